@@ -1,0 +1,227 @@
+-- The ways in. All of them check what they are given, run as the owner of the schema, and need
+-- nothing but EXECUTE: a role that may enqueue sees no table.
+
+-- Refuse what a task's row must not say. One place, for SQL and Python alike.
+create function fleet.check_options(
+    priority int, delay interval, at timestamptz, key text, unique_key text, unique_scope text)
+returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if priority not between -10000 and 10000 then
+        raise exception 'fleet.enqueue: priority % is out of bounds', priority
+            using errcode = '22023', hint = 'Give -10000 to 10000; higher runs first.';
+    end if;
+    if delay is not null and at is not null then
+        raise exception 'fleet.enqueue: both delay and at are given'
+            using errcode = '22023', hint = 'Give a delay from now, or a moment, not both.';
+    end if;
+    if delay < interval '0' then
+        raise exception 'fleet.enqueue: delay % is negative', delay
+            using errcode = '22023', hint = 'Give an interval of zero or more, like ''90 s''.';
+    end if;
+    -- Compared as numbers: adding a huge interval to a date would fail with a worse message.
+    if extract(epoch from delay) > 251000000000
+       or at >= '10000-01-01' or at = '-infinity' then
+        raise exception 'fleet.enqueue: the task would be due past the year 9999'
+            using errcode = '22023', hint = 'Give an earlier moment.';
+    end if;
+    if char_length(key) not between 1 and 255 then
+        raise exception 'fleet.enqueue: key must have 1 to 255 characters' using errcode = '22023';
+    end if;
+    if char_length(unique_key) not between 1 and 255 then
+        raise exception 'fleet.enqueue: unique_key must have 1 to 255 characters'
+            using errcode = '22023';
+    end if;
+    if unique_scope not in ('while_waiting', 'while_live') then
+        raise exception 'fleet.enqueue: unique_scope % is unknown', unique_scope
+            using errcode = '22023', hint = 'Give while_waiting or while_live.';
+    end if;
+end
+$$;
+
+create function fleet.check_name(kind text, name text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if name is null or octet_length(name) not between 1 and 63
+       or name !~ '^[a-z][a-z0-9_.-]*$' then
+        raise exception 'fleet.enqueue: % name % is not allowed', kind, quote_nullable(left(name, 80))
+            using errcode = '22023',
+                  hint = 'Give 1 to 63 characters: a lower-case letter, then a-z, 0-9, _, - or dots.';
+    end if;
+end
+$$;
+
+-- Many at once: what varies from task to task in arrays (input, key, trace), what many share once a
+-- distinct combination (job … at), and which[i] says which one task i has; null: all have the first.
+-- Returns the ids in the order of the inputs. The variables are assigned first because PostgreSQL
+-- keeps arrays in variables unpacked: an element costs the same at any index.
+create function fleet.enqueue_many(
+    input text[], job text[], step text[], queue text[], priority int[],
+    delay interval[], at timestamptz[], which int[], key text[], trace text[])
+returns bigint[]
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    the_job      fleet.name[];
+    the_queue    fleet.name[];
+    the_step     text[] := step;
+    the_priority smallint[];
+    the_due      timestamptz[];
+    soon         timestamptz := fleet.now();
+    made         bigint[];
+begin
+    for i in 1 .. coalesce(cardinality(job), 0) loop
+        perform fleet.check_name('job', job[i]);
+        perform fleet.check_name('queue', queue[i]);
+        perform fleet.check_options(priority[i], delay[i], at[i], null, null, 'while_live');
+        the_due[i] := nullif(greatest(coalesce(at[i], soon + delay[i], soon), soon), soon);
+    end loop;
+    if (select max(octet_length(i)) from unnest(input) i) > 1048576 then
+        raise exception 'fleet.enqueue: an input is over 1048576 bytes of JSON'
+            using errcode = '22023', hint = 'Store the data elsewhere and pass a reference to it.';
+    end if;
+    the_job := job; the_queue := queue; the_priority := priority;
+
+    with made as (
+        insert into fleet.task (job, step, queue, priority, rank, state, pos, due_at, ready_at,
+                                key, waiting_for, trace, input)
+        select the_job[w], the_step[w], the_queue[w], the_priority[w], -2 * the_priority[w] + 1,
+               case when the_due[w] is not null then 'deferred'
+                    when i.key is not null then 'waiting' else 'ready' end,
+               case when the_due[w] is null and i.key is null then nextval('fleet.position') end,
+               case when the_due[w] is not null then the_due[w]
+                    when i.key is not null then soon end,
+               coalesce(the_due[w], soon),
+               i.key, case when the_due[w] is null then i.key end, i.trace, i.input::jsonb
+          from (select u.input, u.key, u.trace, coalesce(u.which, 1) as w
+                  from unnest(input, which, key, trace)
+                       with ordinality u (input, which, key, trace, n)
+                 order by u.n) i
+        returning id)
+    select array_agg(m.id order by m.id) into made from made m;
+
+    perform fleet.wake(queue);
+    return coalesce(made, '{}');
+end
+$$;
+
+-- One task, with every option. created is false where unique_key found a task that is there already.
+create function fleet.enqueue_one(
+    job text, input jsonb default 'null', queue text default null, step text default null,
+    priority int default null, delay interval default null, at timestamptz default null,
+    key text default null, unique_key text default null, unique_scope text default 'while_live',
+    traceparent text default null, out id bigint, out created boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    known fleet.job;
+    soon  timestamptz := fleet.now();
+    due   timestamptz;
+begin
+    perform fleet.check_name('job', job);
+    if enqueue_one.queue is null then
+        -- Among the definitions that live workers have, the one first seen last: a rolling deploy
+        -- moves forward once and does not flap.
+        select j.* into known
+          from fleet.job j
+         where j.name = enqueue_one.job
+         order by j.last_seen > soon - interval '1 minute' desc, j.first_seen desc, j.fingerprint
+         limit 1;
+        if not found then
+            raise exception 'fleet.enqueue: no job % is registered', quote_literal(job)
+                using errcode = '42704',
+                      hint = 'Start a worker that has it, run fleet register, or give queue => too.';
+        end if;
+    else
+        perform fleet.check_name('queue', enqueue_one.queue);
+    end if;
+    queue := coalesce(enqueue_one.queue, known.queue);
+    step := coalesce(enqueue_one.step, known.step, '');
+    priority := coalesce(enqueue_one.priority, known.priority, 0);
+    perform fleet.check_options(priority, delay, at, key, unique_key, unique_scope);
+    if octet_length(input::text) > 1048576 then
+        raise exception 'fleet.enqueue: the input is % bytes of JSON, the limit is 1048576',
+                        octet_length(input::text)
+            using errcode = '22023', hint = 'Store the data elsewhere and pass a reference to it.';
+    end if;
+    due := nullif(greatest(coalesce(at, soon + delay, soon), soon), soon);
+
+    loop
+        insert into fleet.task as t (job, step, queue, priority, rank, state, pos, due_at, ready_at,
+                                key, waiting_for, unique_slot, unique_scope, trace, input)
+        values (enqueue_one.job, enqueue_one.step, enqueue_one.queue, enqueue_one.priority,
+                -2 * enqueue_one.priority + 1,
+                case when due is not null then 'deferred'
+                     when enqueue_one.key is not null then 'waiting' else 'ready' end,
+                case when due is null and enqueue_one.key is null then nextval('fleet.position') end,
+                case when due is not null then due
+                     when enqueue_one.key is not null then soon end,
+                coalesce(due, soon), enqueue_one.key,
+                case when due is null then enqueue_one.key end,
+                enqueue_one.unique_key,
+                case when enqueue_one.unique_key is not null then enqueue_one.unique_scope end,
+                enqueue_one.traceparent, coalesce(enqueue_one.input, 'null'))
+        on conflict do nothing
+        returning t.id into id;
+        created := found;
+        if not created then
+            select t.id into id from fleet.task t
+             where t.job = enqueue_one.job and t.unique_slot = enqueue_one.unique_key;
+            -- Gone between the two statements: the slot is free, so try again.
+            continue when not found;
+        end if;
+        exit;
+    end loop;
+
+    if created then
+        perform fleet.wake(array[queue]);
+    end if;
+end
+$$;
+
+-- For any language: select fleet.enqueue('order-receipt', '{"order_id": 42}', delay => '1 min').
+create function fleet.enqueue(
+    job text, input jsonb default 'null', queue text default null, step text default null,
+    priority int default null, delay interval default null, at timestamptz default null,
+    key text default null, unique_key text default null, unique_scope text default 'while_live',
+    traceparent text default null)
+returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+    select e.id from fleet.enqueue_one(job, input, queue, step, priority, delay, at, key,
+                                       unique_key, unique_scope, traceparent) e
+$$;
+
+-- What a step enqueued, in the statement that writes its outcome: {"many": the arguments of
+-- enqueue_many, "one": [the arguments of enqueue_one, …]}, either may be missing.
+create function fleet.spawn(children jsonb) returns int
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    many  record;
+    one   record;
+    total int := 0;
+begin
+    if children ? 'many' then
+        select * into many from jsonb_to_record(children -> 'many') as m (
+            input text[], job text[], step text[], queue text[], priority int[],
+            delay interval[], at timestamptz[], which int[], key text[], trace text[]);
+        total := cardinality(fleet.enqueue_many(
+            many.input, many.job, many.step, many.queue, many.priority,
+            many.delay, many.at, many.which, many.key, many.trace));
+    end if;
+    for one in
+        select * from jsonb_to_recordset(coalesce(children -> 'one', '[]')) as o (
+            job text, input text, queue text, step text, priority int, delay interval,
+            at timestamptz, key text, unique_key text, unique_scope text, traceparent text)
+    loop
+        perform fleet.enqueue_one(
+            one.job, one.input::jsonb, one.queue, one.step, one.priority, one.delay, one.at,
+            one.key, one.unique_key, one.unique_scope, one.traceparent);
+        total := total + 1;
+    end loop;
+    return total;
+end
+$$;

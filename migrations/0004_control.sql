@@ -1,0 +1,129 @@
+-- What people do to tasks: cancel, revive, purge; and what autoscalers ask.
+
+-- Cancel one task. 'cancelled': it will not run again. 'requested': it runs now, and its owner is
+-- told. 'ended': too late. null: there is no such task.
+create function fleet.cancel(task_id bigint) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    live text;
+begin
+    select t.state into live from fleet.task t where t.id = cancel.task_id;
+    if not found then
+        if exists (select from fleet.archive a where a.id = cancel.task_id)
+           or exists (select from fleet.buried b where b.id = cancel.task_id) then
+            return 'ended';
+        end if;
+        return null;
+    end if;
+    if live <> 'running' and fleet.cancel_idle(array[cancel.task_id]) = 1 then
+        return 'cancelled';
+    end if;
+    -- Claimed just now, or locked: leave the wish; the owner, or the next beat, carries it out.
+    insert into fleet.cancellation (task_id) values (cancel.task_id) on conflict do nothing;
+    perform pg_notify('fleet_cancel', cancel.task_id::text);
+    return 'requested';
+end
+$$;
+
+-- End those of the tasks that nobody runs. Returns how many.
+create function fleet.cancel_idle(ids bigint[]) returns int
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+    with gone as (
+        delete from fleet.task t
+         where t.id = any (array(
+                   select w.id from fleet.task w
+                    where w.id = any (ids) and w.state <> 'running' for update skip locked))
+        returning t.*),
+    kept as (
+        insert into fleet.archive (keep_until, id, fence, enqueued_at, ready_at, finished_at, visit,
+            attempt, failures, crashes, losses, releases, priority, outcome, queue, job, step, key,
+            trace, input, error)
+        select fleet.now() + interval '14 days', id, fence, enqueued_at, ready_at, fleet.now(), visit,
+               1 + prior + failures + crashes, failures, crashes, losses, releases, priority,
+               'cancelled', queue, job, step, key, trace, input, error
+          from gone)
+    select count(*)::int from gone
+$$;
+
+-- Wishes for tasks that are no longer running (released, retried, ended meanwhile): part of the beat.
+create function fleet.cancel_leftovers() returns int
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    ended int;
+begin
+    if not exists (select from fleet.cancellation) then
+        return 0;
+    end if;
+    ended := fleet.cancel_idle(array(select c.task_id from fleet.cancellation c));
+    delete from fleet.cancellation c
+     where not exists (select from fleet.task t where t.id = c.task_id);
+    return ended;
+end
+$$;
+
+-- Bring a buried task back, at the step where it failed or at another one, with its input or another.
+-- The fence goes on growing, so that nothing written by its earlier life can count.
+create function fleet.revive(task_id bigint, step text default null, input jsonb default null)
+returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    dead   fleet.buried;
+    holder bigint;
+begin
+    delete from fleet.buried b where b.id = revive.task_id returning b.* into dead;
+    if not found then
+        if exists (select from fleet.task t where t.id = revive.task_id) then
+            raise exception 'fleet.revive: task % is live', revive.task_id
+                using errcode = '55000', hint = 'Only a buried task can be revived.';
+        end if;
+        raise exception 'fleet.revive: no buried task %', revive.task_id
+            using errcode = '02000', hint = 'fleet task list --state buried shows what there is.';
+    end if;
+    if octet_length(revive.step) > 63 then
+        raise exception 'fleet.revive: step name is too long' using errcode = '22023';
+    end if;
+
+    insert into fleet.task (id, fence, enqueued_at, visit, prior, priority, rank, state, pos, due_at,
+                            queue, job, step, key, waiting_for, unique_slot, unique_scope, trace, input)
+    overriding system value
+    values (dead.id, dead.fence, dead.enqueued_at,
+            dead.visit + case when coalesce(revive.step, dead.step) = dead.step then 0 else 1 end,
+            case when coalesce(revive.step, dead.step) = dead.step
+                 then dead.prior + dead.failures + dead.crashes else 0 end,
+            dead.priority, -2 * dead.priority + 1,
+            case when dead.key is null then 'ready' else 'waiting' end,
+            case when dead.key is null then nextval('fleet.position') end,
+            case when dead.key is not null then fleet.now() end,
+            dead.queue, dead.job, coalesce(revive.step, dead.step), dead.key, dead.key,
+            dead.unique_slot, dead.unique_scope, dead.trace, coalesce(revive.input, dead.input))
+    on conflict do nothing;
+    if not found then
+        select t.id into holder from fleet.task t
+         where t.job = dead.job and t.unique_slot = dead.unique_slot;
+        raise exception 'fleet.revive: task % cannot come back, its unique slot % is held by task %',
+                        dead.id, quote_literal(dead.unique_slot), holder
+            using errcode = '23505',
+                  hint = 'Let that task end or cancel it first; nothing was changed.';
+    end if;
+    perform fleet.wake(array[dead.queue]);
+    return dead.id;
+end
+$$;
+
+-- What waits for, or is in, the hands of workers. With no replica left nobody else would notice what
+-- has become due, so that counts too.
+create function fleet.backlog(queue text) returns bigint
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+    select count(*) from fleet.task t
+     where t.queue = backlog.queue
+       and (t.pos is not null or t.due_at <= fleet.now())
+$$;
+
+create function fleet.schema_version() returns int
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as 'select coalesce(max(version), 0) from fleet.migration';
