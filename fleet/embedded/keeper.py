@@ -1,0 +1,193 @@
+"""The process that outlives its users: it runs PostgreSQL, and stops it when the last one is gone.
+
+Every user holds a shared lock on ``users.lock``. The kernel drops it however the user ends, so
+that a user killed with -9 counts as gone like any other. The keeper is the parent of the server,
+and looks whether it could have that lock for itself: then nobody is left.
+
+    users.lock     shared: each user               exclusive: the keeper, while it stops the server
+    keeper.lock    exclusive: the keeper           free: nobody watches the server
+    server.lock    exclusive: postgres and all     free: no process of the server is left, so its
+                   its backends, by inheritance    postmaster.pid, if there is one, is stale
+
+It is started by path as ``python -I -S keeper.py`` and imports nothing of Fleet: it is resident,
+and must not weigh what an application weighs. The others import its few primitives from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Asked for again and again rather than waited for: a blocked exclusive request may hold up new
+# shared ones on some systems, and one loop can watch two locks and a signal.
+LOOK = 0.2
+FAST, IMMEDIATE = (signal.SIGINT, 30.0), (signal.SIGQUIT, 15.0)
+
+
+class Orders(NamedTuple):
+    """What a keeper is told, as JSON in its only argument."""
+
+    users: str
+    server: str
+    data: str
+    keeper_fd: int | None = None  # the held keeper.lock; None: watch the users alone
+    server_fd: int | None = None  # the held server.lock, for the server to inherit
+    command: list[str] | None = None  # None: the server runs already
+    uid: int | None = None
+    gid: int | None = None
+    remove: tuple[str, ...] = ()  # a throwaway server's folders
+
+
+class Postmaster(NamedTuple):
+    """A running server, as its postmaster.pid tells."""
+
+    pid: int
+    port: int
+    ready: bool
+
+
+def try_lock(path: str | os.PathLike[str], *, shared: bool = False) -> int | None:
+    """Take a lock without waiting and return the descriptor that holds it, or None."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_free(path: str | os.PathLike[str]) -> bool:
+    """Tell whether nobody holds the lock."""
+    fd = try_lock(path)
+    if fd is not None:
+        os.close(fd)
+    return fd is not None
+
+
+def postmaster(data: str | os.PathLike[str]) -> Postmaster | None:
+    """Return the server that runs on a data directory, if there is one."""
+    try:
+        lines = Path(data, "postmaster.pid").read_text().splitlines()
+        pid, port = int(lines[0]), int(lines[3])
+    except (OSError, ValueError, IndexError):
+        return None
+    # After a reboot the number may belong to anything, also to another project's server.
+    if f" -D {data} " not in _command_line(pid):
+        return None
+    return Postmaster(pid, port, ready=len(lines) > 7 and lines[7].strip() == "ready")
+
+
+def _command_line(pid: int) -> str:
+    if Path("/proc/self/cmdline").exists():
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+        except OSError:
+            return ""
+    shown = subprocess.run(
+        ["ps", "-ww", "-p", str(pid), "-o", "command="], capture_output=True, text=True, check=False
+    )
+    return shown.stdout.strip() + " "
+
+
+class Keeper:
+    """One server, from its start to its end."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self.child: subprocess.Popen[bytes] | None = None
+        self.told_to_stop = False
+
+    def run(self) -> None:
+        """Start the server, watch it, and clear up."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_term)
+        self._start()
+        if self._users_left():
+            self._stop()
+            self._remove()
+
+    def _on_term(self, *_: Any) -> None:
+        self.told_to_stop = True
+
+    def _start(self) -> None:
+        o = self.orders
+        if o.command is None or o.server_fd is None:
+            return
+        drop: dict[str, Any] = {}
+        if o.uid is not None:
+            drop = {"user": o.uid, "group": o.gid, "extra_groups": []}
+        self.child = subprocess.Popen(
+            o.command,
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+            umask=0o077,
+            pass_fds=[o.server_fd],
+            **drop,
+        )
+        os.close(o.server_fd)
+
+    def _users_left(self) -> bool:
+        """Wait until the users are gone, or return False as soon as the server is.
+
+        The lock on the users stays held for the rest of this process, so that a newcomer waits
+        for the stop to end.
+        """
+        while not self.told_to_stop:
+            if try_lock(self.orders.users) is not None:
+                return True
+            if self.orders.keeper_fd is not None and self._is_over():
+                return False
+            time.sleep(LOOK)
+        return True
+
+    def _is_over(self) -> bool:
+        if self.child is not None:
+            self.child.poll()  # a zombie would keep its pid taken
+        return is_free(self.orders.server)
+
+    def _stop(self) -> None:
+        for sig, patience in (FAST, IMMEDIATE):
+            server = postmaster(self.orders.data)
+            if server is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(server.pid, sig)
+            deadline = time.monotonic() + patience
+            while time.monotonic() < deadline:
+                if self._is_over():
+                    return
+                time.sleep(LOOK / 10)
+
+    def _remove(self) -> None:
+        deadline = time.monotonic() + 10
+        # More than once: an initdb whose parent was killed goes on writing for a moment.
+        while any(map(os.path.lexists, self.orders.remove)) and time.monotonic() < deadline:
+            for folder in self.orders.remove:
+                shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(LOOK)
+
+
+def main(argument: str) -> None:
+    """Leave the parent behind, then keep the server."""
+    orders = Orders(**json.loads(argument))
+    # The parent waits for this first process only: the keeper is nobody's child, so that no
+    # application ever finds it among its own, or has to reap it.
+    if os.fork():
+        os._exit(0)
+    Keeper(orders).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
