@@ -71,11 +71,6 @@ returning t.id, t.fence, t.queue::text, t.job::text, t.step, t.visit, t.input::t
           t.enqueued_at, t.ready_at, t.rank, t.pos
 """
 
-_COLUMNS: Final = (
-    "id", "fence", "queue", "job", "step", "visit", "input", "priority", "failures", "crashes",
-    "losses", "releases", "prior", "alone", "key", "trace", "enqueued_at", "ready_at", "rank", "pos",
-)  # fmt: skip
-
 _by_place = attrgetter("rank", "pos")
 
 
@@ -103,7 +98,7 @@ async def claim(
         known,
     )
     # RETURNING has no order.
-    return sorted((Claim(**dict(zip(_COLUMNS, row, strict=True))) for row in rows), key=_by_place)
+    return sorted(map(Claim._make, rows), key=_by_place)
 
 
 _HELD: Final = """
@@ -122,7 +117,7 @@ async def held(conn: Executor, owner: OwnerId) -> list[Claim]:
     ready and running, and is rare.
     """
     rows = await conn.fetch(_HELD, owner)
-    return sorted((Claim(**dict(zip(_COLUMNS, row, strict=True))) for row in rows), key=_by_place)
+    return sorted(map(Claim._make, rows), key=_by_place)
 
 
 _PROMOTE: Final = """

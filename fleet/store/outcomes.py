@@ -8,7 +8,7 @@ are written.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -95,7 +95,7 @@ def _unstorable(outcome: Outcome[Transition], error: Exception) -> Outcome[Bury]
         message=f"PostgreSQL refused to store what this step did: {str(error).splitlines()[0]}",
     )
     verdict = Bury("unstorable", failure, claim.failures, claim.crashes, claim.losses)
-    return replace(outcome, transition=verdict, children=None)  # type: ignore[arg-type,return-value]
+    return Outcome(claim, verdict, outcome.worker, outcome.took, outcome.keep)
 
 
 _forget = partial(bury, keep=False)

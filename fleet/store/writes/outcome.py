@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from fleet.lifecycle import Transition
 from fleet.model import Claim, Json, Seconds
@@ -11,8 +10,7 @@ from fleet.model import Claim, Json, Seconds
 T_co = TypeVar("T_co", bound=Transition, covariant=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[T_co]):
+class Outcome(NamedTuple, Generic[T_co]):
     """What became of a claim, who ran it, for how long, and what it enqueued."""
 
     claim: Claim
