@@ -5,6 +5,7 @@
     │   └── NoDatabase             nothing says where the database is
     ├── DefinitionError            a job, step or schedule that cannot be registered
     │   ├── AlreadyRegistered      the name is taken; names both places
+    │   ├── InvalidSetting         a retry, timeout, … out of bounds (also a ConfigError)
     │   └── StepMismatch           a step's output does not fit the next step's input
     ├── EnqueueError               the call is wrong; nothing was written
     │   ├── InvalidName
@@ -45,6 +46,7 @@ __all__ = [
     "FleetError",
     "InvalidName",
     "InvalidOption",
+    "InvalidSetting",
     "LeaseLost",
     "MigrationError",
     "NoDatabase",
@@ -102,6 +104,10 @@ class AlreadyRegistered(DefinitionError):
             f"{kind} {name!r} is registered twice: first at {first}, again at {second}. "
             f"Names are durable and must be unique in an application: rename one of them."
         )
+
+
+class InvalidSetting(ConfigError, DefinitionError):
+    """A retry, timeout, priority, … of a job or step that cannot work."""
 
 
 class StepMismatch(DefinitionError):
