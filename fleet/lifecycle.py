@@ -258,6 +258,23 @@ def after_loss(task: Claim, event: Lost, policy: Policy) -> PutBack | Bury:
     return _again(task, "lost", losses=losses, alone=losses > FREE_LOSSES, error=event.error)
 
 
+def onward(task: Claim, step: Advance, fence: int) -> Claim:
+    """Return the claim that goes on with the next step, once its ``Advance`` is written."""
+    return task._replace(
+        fence=fence,
+        step=step.step,
+        input=step.input,
+        visit=task.visit + 1,
+        failures=0,
+        crashes=0,
+        losses=0,
+        releases=0,
+        prior=0,
+        alone=False,
+        priority=task.priority if step.priority is None else step.priority,
+    )
+
+
 def _again(
     task: Claim,
     outcome: AttemptOutcome,

@@ -22,7 +22,7 @@ from fleet.store.writes.finish import finish, finish_and_forget
 from fleet.store.writes.outcome import Outcome
 from fleet.store.writes.put_back import put_back
 
-__all__ = ["Outcome", "Report", "write"]
+__all__ = ["Outcome", "Report", "write", "write_in_transaction"]
 
 # Statements of thousands of rows halved the rate of three-step jobs: nothing else of the host runs
 # while one is under way.
@@ -45,9 +45,7 @@ class Report:
     unstorable: set[TaskId] = field(default_factory=set)
 
 
-async def write(
-    conn: Executor, owner: OwnerId, outcomes: Sequence[Outcome[Transition]]
-) -> Report:
+async def write(conn: Executor, owner: OwnerId, outcomes: Sequence[Outcome[Transition]]) -> Report:
     """Write what became of the claims of ``owner``; every outcome ends up in one field of the report."""
     groups: dict[_Write, list[Outcome[Transition]]] = {}
     for outcome in outcomes:
@@ -63,6 +61,17 @@ async def write(
         report.busy = {o.claim.id for o in missing if o.claim.id in held}
         report.lost = {o.claim.id for o in missing} - report.busy
     return report
+
+
+async def write_in_transaction(
+    conn: Executor, owner: OwnerId, outcome: Outcome[Transition]
+) -> int | None:
+    """Write one outcome inside a transaction that is the caller's; None if the fence is gone.
+
+    A refusal is raised as it is: the transaction is broken, and the caller rolls it back.
+    """
+    fences = await _statement(outcome.transition)(conn, owner, [outcome])
+    return fences.get(outcome.claim.id)
 
 
 async def _write(
