@@ -1,0 +1,228 @@
+"""Run everything that is due, in this process, with no supervisor.
+
+The same claims, the same runner, the same outcomes as in production; only the processes are
+missing. Steps run one after another, the most urgent and oldest first, so that a test is repeatable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+
+from fleet.client.connections import executor_for
+from fleet.database import located_async
+from fleet.errors import FleetError
+from fleet.lifecycle import Advance, Bury, Cancel, Finish, PutBack, Transition
+from fleet.model import Claim, OwnerId, TaskId
+from fleet.store import claims, owners
+from fleet.store.executor import Executor
+from fleet.store.outcomes import Outcome, write
+from fleet.store.standing import standing
+from fleet.testing.clock import Clock
+from fleet.worker.lifespan import lifespan
+from fleet.worker.runner import Runner
+
+if TYPE_CHECKING:
+    from fleet.app import Fleet
+
+_QUEUES: Final = "select distinct queue::text as queue from fleet.task where pos is not null"
+
+_PROGRESS: Final = """
+update fleet.task set progress = jsonb_build_object('fraction', $3::float8, 'message', $4::text)
+ where id = $1::bigint and fence = $2::bigint
+"""
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a drain did: how many attempts ran, and the tasks by how they ended."""
+
+    attempts: int = 0
+    succeeded: list[TaskId] = field(default_factory=list)
+    buried: list[TaskId] = field(default_factory=list)
+    cancelled: list[TaskId] = field(default_factory=list)
+    put_back: list[TaskId] = field(default_factory=list)  # an entry each time
+    lost: list[TaskId] = field(default_factory=list)
+
+
+async def drain(
+    app: Fleet, *, conn: Any = None, clock: Clock | None = None, limit: int = 100_000
+) -> Drained:
+    """Run tasks until nothing is ready; with ``clock``, move the time to what comes later, too.
+
+    ``conn`` runs everything on an open connection of any kind that ``enqueue`` takes, inside its
+    transaction: for tests that roll everything back. Transactional steps then need it to be asyncpg's.
+    ``limit`` attempts end the drain with an error, so that a job that loops for ever fails its test.
+    """
+    async with _workplace(app, conn) as place, lifespan(app) as state:
+        return await _Drain(app, place, state, clock, limit).run()
+
+
+def drain_sync(app: Fleet, *, conn: Any = None, limit: int = 100_000) -> Drained:
+    """Like ``drain``, for tests that are not async."""
+    work = drain(app, conn=conn, limit=limit)
+    if conn is None:
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(asyncio.run, work).result()
+    # Connections that block belong to the thread that made them.
+    return asyncio.run(work)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a drain runs: one connection for its own statements, and transactions for steps."""
+
+    executor: Executor
+    connect: Any
+
+
+@contextlib.asynccontextmanager
+async def _workplace(app: Fleet, conn: Any) -> AsyncIterator[_Place]:
+    if conn is None:
+        async with located_async(app.database_url) as url, _connection(url) as own:
+            yield _Place(own, lambda: _connection(url))
+        return
+
+    @contextlib.asynccontextmanager
+    async def same() -> AsyncIterator[Any]:
+        if not hasattr(conn, "is_in_transaction"):
+            raise FleetError(
+                "a transactional step needs an asyncpg connection for ctx.tx: give drain(conn=) one, "
+                "or no conn at all"
+            )
+        yield conn
+
+    yield _Place(executor_for(conn), same)
+
+
+@contextlib.asynccontextmanager
+async def _connection(url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    conn = await asyncpg.connect(url)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+class _Drain:
+    def __init__(
+        self, app: Fleet, place: _Place, state: Any, clock: Clock | None, limit: int
+    ) -> None:
+        self.app = app
+        self.place = place
+        self.state = state
+        self.clock = clock
+        self.limit = limit
+        self.known = [f"{job.name}/{step.name}" for job in app.jobs.values() for step in job.steps]
+        self.known += [f"{job.name}/" for job in app.jobs.values()]
+        self.done = Drained()
+
+    async def run(self) -> Drained:
+        db = self.place.executor
+        owner = await owners.register(db, socket.gethostname(), os.getpid())
+        busy = asyncio.Lock()
+
+        async def look(claim: Claim) -> Any:
+            return await standing(db, owner, claim)
+
+        notes: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+
+        async def note(claim: Claim, fraction: float, message: str) -> None:
+            async with busy:
+                await db.fetch(_PROGRESS, claim.id, claim.fence, fraction, message)
+
+        def on_progress(claim: Claim, fraction: float, message: str) -> None:
+            # A def step is in another thread.
+            loop.call_soon_threadsafe(
+                lambda: notes.add(loop.create_task(note(claim, fraction, message)))
+            )
+
+        runner = Runner(
+            self.app,
+            owner,
+            f"drain:{os.getpid()}",
+            connect=self.place.connect,
+            look=look,
+            state=self.state,
+            on_progress=on_progress,
+        )
+        try:
+            while True:
+                if await self._pass(owner, runner, notes):
+                    continue
+                if not await self._later():
+                    return self.done
+        finally:
+            runner.close()
+            if notes:
+                await asyncio.wait(notes)
+            await owners.retire(db, owner)
+
+    async def _pass(
+        self, owner: OwnerId, runner: Runner, notes: set[asyncio.Task[None]]
+    ) -> bool:
+        """Run the one most urgent task of each queue; False if there was none."""
+        db = self.place.executor
+        promoted = await claims.promote(db)
+        granted = await claims.grant_keys(db)
+        ran = False
+        for row in await db.fetch(_QUEUES):
+            for claim in await claims.claim(db, owner, row["queue"], 1, self.known):
+                ran = True
+                await self._run(owner, runner, claim, notes)
+        return ran or bool(promoted) or bool(granted)
+
+    async def _run(
+        self, owner: OwnerId, runner: Runner, claim: Claim, notes: set[asyncio.Task[None]]
+    ) -> None:
+        following: Claim | None = claim
+        while following is not None:
+            self.done.attempts += 1
+            if self.done.attempts > self.limit:
+                raise FleetError(f"drain: {self.limit} attempts and no end; does a job loop?")
+            attempt = await runner.run(following)
+            if notes:
+                await asyncio.wait(notes)
+                notes.clear()
+            fence = attempt.fence
+            if fence is None:
+                report = await write(self.place.executor, owner, [attempt.outcome])
+                fence = report.fences.get(claim.id)
+            self._count(attempt.outcome, fence)
+            following = None if fence is None else attempt.next(fence)
+
+    def _count(self, outcome: Outcome[Transition], fence: int | None) -> None:
+        task = outcome.claim.id
+        if fence is None:
+            self.done.lost.append(task)
+            return
+        match outcome.transition:
+            case Finish():
+                self.done.succeeded.append(task)
+            case Bury():
+                self.done.buried.append(task)
+            case Cancel():
+                self.done.cancelled.append(task)
+            case PutBack():
+                self.done.put_back.append(task)
+            case Advance():
+                pass
+
+    async def _later(self) -> bool:
+        """Move the clock to the next task that is due; False if there is none, or no clock."""
+        if self.clock is None:
+            return False
+        seconds = await claims.next_due(self.place.executor)
+        if seconds is None:
+            return False
+        await self.clock.advance(max(seconds, 0) + 0.001)
+        return True

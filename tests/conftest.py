@@ -1,0 +1,39 @@
+"""What every test may ask for: a real server, a database of its own, a connection to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.servers import TestServer, chosen_version, start_server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    """A throwaway PostgreSQL of the version that FLEET_TEST_PG names (18 unless it says 15)."""
+    directory: Path = tmp_path_factory.mktemp("pg")
+    with start_server(chosen_version(), directory) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fleet_server(server: TestServer) -> str:
+    """The plugin's fixtures use the suite's own server."""
+    return server.dsn
+
+
+@pytest.fixture
+def dsn(fleet_db: str) -> str:
+    return fleet_db
+
+
+@pytest.fixture
+async def db(dsn: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    conn = await asyncpg.connect(dsn)
+    try:
+        yield conn
+    finally:
+        await conn.close()
