@@ -27,6 +27,7 @@ _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATE
 # orjson writes NaN and Infinity as null without a word. The standard library's encoder can be
 # made to refuse them, and runs only over what has a null in it.
 _refuse_nan: Final = json.JSONEncoder(allow_nan=False, default=to_plain).encode
+_MASKED: Final = '"**********"'  # how pydantic writes a secret, losing it
 
 
 def encode(value: object, *, what: str = "input", limit: int = MAX_PAYLOAD) -> Json:
@@ -46,12 +47,13 @@ def encode(value: object, *, what: str = "input", limit: int = MAX_PAYLOAD) -> J
         raise _not_encodable(value, what)
     if len(data) > limit:
         raise PayloadTooLarge(what, len(data), limit)
-    if b"null" in data and _has_nan(value):
+    text = data.decode()  # first: `in` is three times as fast on str as on bytes
+    if "null" in text and _has_nan(value):
         raise _not_encodable(value, what)
-    # Six characters in the text may also be an escaped backslash before "u0000": look.
-    if (b"\\u0000" in data or b'"**********"' in data) and find_problem(value):
+    # These six characters may also be an escaped backslash before "u0000": look.
+    if ("\\u0000" in text or _MASKED in text) and find_problem(value):
         raise _not_encodable(value, what)
-    return data.decode()
+    return text
 
 
 def _has_nan(value: object) -> bool:
@@ -150,8 +152,10 @@ class Decoder:
     def _explain(self, error: Exception) -> str:
         if _is_pydantic_error(error):
             return _explain_pydantic(error, self._names())
-        if isinstance(error, msgspec.DecodeError):
+        if isinstance(error, msgspec.ValidationError):
             return _explain_msgspec(str(error))
+        if isinstance(error, msgspec.DecodeError):
+            return f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
         if isinstance(error, orjson.JSONDecodeError):
             return f"not JSON: {error.msg}"
         if isinstance(error, RecursionError):
@@ -195,7 +199,7 @@ _MSGSPEC_PLACE: Final = re.compile(r"(?s)(.*?)(?: - at (`.*`))?\Z")
 # What msgspec says about types and constraints. All the rest (an enum's or tag's value, an
 # unknown field, the text of a __post_init__) quotes the input and is put in other words.
 _SAFE: Final = re.compile(
-    r"Expected `|Object missing required field `|JSON is malformed|Input data was truncated"
+    r"Expected `|Object missing required field `"
     r"|Invalid (RFC3339|ISO8601|UUID|decimal|base64|UTF-8|epoch)|(Integer|Number|Duration|"
     r"Timestamp|Date|Time)[a-z ]* out of range"
 )

@@ -40,12 +40,12 @@ def _fits(given: Any, want: Any) -> bool:  # noqa: PLR0911 -- a table of rules
         return True
     if get_origin(given) is Literal or get_origin(want) is Literal:
         return _literals_fit(given, want)
-    if is_record(given) or is_typeddict(given):
+    if _has_fields(given):
         return _record_fits(given, want)
     given_kind, want_kind = _kind(given), _kind(want)
     if given_kind is None or want_kind is None:
         return isinstance(given, type) and isinstance(want, type) and issubclass(given, want)
-    if given_kind == "object" and (is_record(want) or is_typeddict(want)):
+    if given_kind == "object" and _has_fields(want):
         return True  # a dict's keys are not known here; the decoder will see
     if given_kind != want_kind:
         return (given_kind, want_kind) == ("int", "float")
@@ -61,7 +61,7 @@ def _kind(annotation: Any) -> str | None:
     cls = get_origin(annotation) or annotation
     if cls is None or cls is type(None):
         return "null"
-    if is_record(cls) or is_typeddict(cls):
+    if _has_fields(cls):
         return "object"
     if not isinstance(cls, type):
         return None
@@ -90,12 +90,18 @@ def _literals_fit(given: Any, want: Any) -> bool:
     return all(_fits(type(value), want) for value in get_args(given))
 
 
+def _has_fields(annotation: Any) -> bool:
+    cls = get_origin(annotation) or annotation
+    return is_record(cls) or is_typeddict(cls)
+
+
 def _record_fits(given: Any, want: Any) -> bool:
     given_cls, want_cls = get_origin(given) or given, get_origin(want) or want
     if is_typeddict(given_cls) and is_typeddict(want_cls):
         return bool(want_cls.__required_keys__ <= given_cls.__annotations__.keys())
-    if is_record(want_cls) and is_record(given_cls):
-        return issubclass(given_cls, want_cls)
+    if is_record(given_cls) and is_record(want_cls):
+        pairs = zip(get_args(given), get_args(want), strict=False)  # Box[int] and Box say less
+        return issubclass(given_cls, want_cls) and _all_fit(pairs)
     # A TypedDict is a dict, whose keys a dataclass may well be read from.
     return is_typeddict(given_cls) if is_record(want_cls) else _kind(want_cls) == "object"
 

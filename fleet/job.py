@@ -8,6 +8,7 @@ task that hangs in production.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import (
@@ -25,6 +26,7 @@ from typing import (
 
 import orjson
 
+from fleet.annotations import place_of
 from fleet.codec import encode
 from fleet.errors import AlreadyRegistered, DefinitionError, InvalidOption
 from fleet.flow import Target, To
@@ -34,7 +36,7 @@ from fleet.options import Duration
 from fleet.policy import Key, Policy, Settings, resolve
 from fleet.retry import Retry
 from fleet.step import Step, check_order, make_step
-from fleet.submit import EnqueueOptions, Prepared, prepare
+from fleet.submit import EnqueueOptions, Prepared, defaults, prepare
 
 if TYPE_CHECKING:
     from fleet.app import Fleet
@@ -78,6 +80,8 @@ class Job(Generic[I, O]):
         self.place = place
         self._steps: list[Step] = []
         self._decorated = False
+        self._defaults: Prepared | None = None
+        self._input_of = f"input of job {name!r}"
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} on {self.queue!r}: {[step.name for step in self._steps]}>"
@@ -102,21 +106,22 @@ class Job(Generic[I, O]):
     def __call__(self, fn: Callable[[Context], R | To[R]]) -> Job[None, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Job[Any, Any]:
         """Make ``fn`` the only step: the decorator form, ``@app.job(...)``."""
+        if self._decorated and not inspect.isfunction(fn):
+            raise DefinitionError(
+                f"job {self.name!r} is not its function: enqueue it, or call its .fn in a test"
+            )
         if self._steps:
             raise DefinitionError(
                 f"job {self.name!r} already has step {self._steps[0].name!r} "
-                f"({self._steps[0].place}): the decorator form is for a job of one step. "
-                f"Use @{self.name}.step, or call {self._steps[0].name}.fn to run the function."
-                if self._decorated
-                else f"job {self.name!r} already has steps, the first at {self._steps[0].place}: "
-                f"add more with .step, or leave those out and decorate one function"
+                f"({self._steps[0].place}), so {place_of(fn)} cannot be its only one: for "
+                f"several steps, decorate each with .step"
             )
         self._add(fn, sys._getframe(1).f_locals, None, Settings(), transactional=False)
         self._decorated = True
         return self
 
     @overload
-    def step(self, fn: F, /) -> F: ...
+    def step(self, fn: F) -> F: ...
     @overload
     def step(
         self,
@@ -132,7 +137,6 @@ class Job(Generic[I, O]):
     def step(
         self,
         fn: Callable[..., Any] | None = None,
-        /,
         *,
         name: str | None = None,
         retry: Retry | None = None,
@@ -267,14 +271,17 @@ class Job(Generic[I, O]):
         **options: Unpack[EnqueueOptions],
     ) -> Submission:
         """Check and encode one task without writing it."""
-        return self._submission(prepare(self, options), input)
+        return self._submit(self._prepare(options), input)
 
-    def _submission(self, prepared: Prepared, value: object) -> Submission:
-        first = self.first
-        first.check_input(value, self.name)
-        return prepared.submission(
-            value, encode(value, what=f"input of job {self.name!r}", limit=self.app.max_payload)
-        )
+    def _prepare(self, options: EnqueueOptions) -> Prepared:
+        if self._defaults is None:  # from the first step, which stays the first
+            self._defaults = defaults(self)
+        return prepare(self._defaults, options)
+
+    def _submit(self, prepared: Prepared, value: object) -> Submission:
+        self._steps[0].check_input(value, self.name)
+        encoded = encode(value, what=self._input_of, limit=self.app.max_payload)
+        return prepared.submission(value, encoded)
 
     @overload
     async def enqueue(
@@ -300,7 +307,7 @@ class Job(Generic[I, O]):
         Options: ``delay`` (seconds or timedelta) or ``at`` (aware datetime); ``priority``;
         ``key`` (one after another); ``unique`` with ``unique_scope``; ``queue``.
         """
-        submission = self._submission(prepare(self, options), input)
+        submission = self._submit(self._prepare(options), input)
         handle = await self.app._client.enqueue(self, submission, conn)
         return cast("Handle[O]", handle)
 
@@ -312,8 +319,8 @@ class Job(Generic[I, O]):
             raise InvalidOption(
                 "unique", options["unique"], "would make all of these one task; enqueue them singly"
             )
-        prepared = prepare(self, options)
-        submissions = [self._submission(prepared, value) for value in inputs]
+        prepared = self._prepare(options)
+        submissions = [self._submit(prepared, value) for value in inputs]
         handles = await self.app._client.enqueue_many(self, submissions, conn)
         return cast("list[Handle[O]]", handles)
 
@@ -341,4 +348,4 @@ class Job(Generic[I, O]):
             raise InvalidOption("style", style, f"one of {', '.join(get_args(Style))}")
         from fleet.client.statement import statement
 
-        return statement(self._submission(prepare(self, options), input), style)
+        return statement(self._submit(self._prepare(options), input), style)

@@ -68,9 +68,10 @@ class Schedule:
                     f"cron {cron!r} names a zone and timezone={zone!r} another: leave one out"
                 )
             cron, zone = found["cron"], found["zone"]
+        zone = "UTC" if zone is None else zone
         set_field = object.__setattr__
-        set_field(self, "timezone", zone or "UTC")
-        set_field(self, "zone", self._load_zone(zone or "UTC"))
+        set_field(self, "timezone", zone)
+        set_field(self, "zone", self._load_zone(zone))
         set_field(self, "expression", self._expand(cron.strip()))
         self._check_possible()
 
@@ -109,9 +110,10 @@ class Schedule:
         """Return the first tick later than ``moment``, aware and in the schedule's zone."""
         if moment.utcoffset() is None:
             raise ValueError("moment must be aware")
-        # A tick can lie before the moment it was asked for: in the second of two equal hours
-        # cronsim answers with the first.
+        # In the second of two equal hours cronsim may answer with the first, which is past. Seen
+        # in UTC only: within one zone Python compares the faces of the clocks.
+        start = moment.astimezone(UTC)
         for tick in CronSim(self.expression, moment.astimezone(self.zone)):
-            if tick > moment:
+            if tick.astimezone(UTC) > start:
                 return tick
         raise CronSimError("it never comes")

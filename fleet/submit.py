@@ -65,28 +65,45 @@ class Prepared:
         )
 
 
-def prepare(job: Job[Any, Any], options: EnqueueOptions) -> Prepared:
-    """Check the options of one enqueue; what is left out comes from the first step and its job."""
-    for name in options:
-        if name not in _KNOWN:
-            raise TypeError(f"enqueue has no option {name!r}; it takes {', '.join(_KNOWN)}")
+def defaults(job: Job[Any, Any]) -> Prepared:
+    """Return what a task of this job is enqueued with where the call says nothing."""
+    policy = job.policy(job.first)
+    return Prepared(
+        job=job.name,
+        step=job.first.name,
+        queue=job.queue,
+        priority=policy.priority,
+        delay=None,
+        at=None,
+        key=policy.key,
+        unique=None,
+        unique_scope="while_live",
+    )
+
+
+def prepare(base: Prepared, options: EnqueueOptions) -> Prepared:
+    """Check the options of one enqueue and lay them over the job's defaults."""
+    if not options:
+        return base
+    unknown = options.keys() - _KNOWN
+    if unknown:
+        raise TypeError(f"no such option: {', '.join(sorted(unknown))}; {', '.join(_KNOWN)} are")
     delay, at = options.get("delay"), options.get("at")
     if delay is not None and at is not None:
         raise InvalidOption("delay", delay, "give delay= or at=, not both")
     scope = options.get("unique_scope", "while_live")
     if scope not in get_args(UniqueScope):
         raise InvalidOption("unique_scope", scope, f"one of {', '.join(get_args(UniqueScope))}")
-    policy = job.policy(job.first)
-    wanted, key, unique = options.get("priority"), options.get("key"), options.get("unique")
-    queue = options.get("queue")
+    wanted, queue = options.get("priority"), options.get("queue")
+    key, unique = options.get("key"), options.get("unique")
     return Prepared(
-        job=job.name,
-        step=job.first.name,
-        queue=job.queue if queue is None else check_name("queue", queue),
-        priority=policy.priority if wanted is None else priority("priority", wanted),
+        job=base.job,
+        step=base.step,
+        queue=base.queue if queue is None else check_name("queue", queue),
+        priority=base.priority if wanted is None else priority("priority", wanted),
         delay=None if delay is None else seconds("delay", delay),
         at=None if at is None else moment("at", at),
-        key=policy.key if key is None else label("key", key),
+        key=base.key if key is None else label("key", key),
         unique=None if unique is None else label("unique", unique),
         unique_scope=scope,
     )

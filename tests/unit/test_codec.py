@@ -1,0 +1,396 @@
+"""The codec: faithful, or refused with the path and never a value."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.codec import Decoder, encode
+from fleet.errors import DecodeError, DefinitionError, NotEncodable, PayloadTooLarge
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Unit(StrEnum):
+    KG = "kg"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass
+class Item:
+    sku: str
+    price: Decimal
+    _note: str = ""  # orjson alone would drop it
+
+
+@dataclass(slots=True)
+class Order:
+    order_id: int
+    items: list[Item] = field(default_factory=list)
+    colour: Colour | None = None
+
+
+class Address(TypedDict):
+    street: str
+
+
+class Event(msgspec.Struct, rename="camel", tag=True):
+    event_id: UUID
+    tags: set[str] = set()
+
+
+class Customer(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    name: str = pydantic.Field(alias="fullName")
+    scores: dict[str, int] = {}
+
+    @pydantic.computed_field
+    @property
+    def shouted(self) -> str:
+        return self.name.upper()
+
+
+@dataclass
+class Sale:
+    customer: Customer
+    order: Order
+
+
+ID = UUID("12345678-1234-5678-1234-567812345678")
+
+ROUND_TRIPS = [
+    (Item("a", Decimal("1.10"), "private"), Item),
+    (Order(1, [Item("a", Decimal("0.1"))], Colour.RED), Order),
+    ([Order(1), Order(2)], list[Order]),
+    (Order(1), Order | None),
+    (None, Order | None),
+    ({"street": "Main"}, Address),
+    (Event(ID, {"x"}), Event),
+    (Customer(fullName="Ann", scores={"a": 1}), Customer),
+    ([Customer(fullName="Ann")], list[Customer]),
+    (Customer(fullName="Ann"), Customer | None),
+    (Customer(fullName="Ann"), Customer | int),
+    (Sale(Customer(fullName="Ann"), Order(1)), Sale),
+    (Point(1, 2), Point),
+    ((1, "a"), tuple[int, str]),
+    (Colour.BLUE, Colour),
+    (Level.LOW, Level),
+    (Unit.KG, Unit),
+    (datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC), datetime),
+    (datetime(2030, 1, 2, 3, 4, tzinfo=timezone(timedelta(hours=5, minutes=30))), datetime),
+    (datetime(2030, 1, 2, 3, 4), datetime),
+    (date(2030, 1, 2), date),
+    (time(1, 2, 3), time),
+    (timedelta(days=-3, microseconds=1), timedelta),
+    (ID, UUID),
+    (Decimal("12345678901234567890.123456789"), Decimal),
+    ({"a": [1, 2.5, None, True, "é\\u0000 is only text"]}, Any),
+    ({"a": 1}, dict),
+    ([1], list),
+    (3, float),
+    (2**64 - 1, int),
+    (-(2**63), int),
+    ("a" * 1000, str),
+]
+
+
+@pytest.mark.parametrize(("value", "annotation"), ROUND_TRIPS, ids=lambda v: str(v)[:40])
+def test_what_is_written_is_read_back_equal(value, annotation):
+    assert Decoder(annotation).decode(encode(value)) == value
+
+
+@pytest.mark.parametrize(("value", "annotation"), ROUND_TRIPS, ids=lambda v: str(v)[:40])
+def test_text_may_arrive_as_bytes(value, annotation):
+    assert Decoder(annotation).decode(encode(value).encode()) == value
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(PLAIN)
+def test_anything_accepted_decodes_to_an_equal_value(value):
+    try:
+        text = encode(value)
+    except NotEncodable:
+        assert _has_something_json_cannot_keep(value)
+        return
+    assert not _has_something_json_cannot_keep(value)
+    assert Decoder().decode(text) == value
+    assert json.loads(text) == value  # valid for every other reader, PostgreSQL's too
+
+
+def _has_something_json_cannot_keep(value: object) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, str):
+        return "\0" in value or any(0xD800 <= ord(char) < 0xE000 for char in value)
+    if isinstance(value, dict):
+        parts = [*value.keys(), *value.values()]
+        return any(map(_has_something_json_cannot_keep, parts))
+    return isinstance(value, list) and any(map(_has_something_json_cannot_keep, value))
+
+
+@dataclass
+class Record:
+    a: int
+    b: list[str]
+    c: datetime | None
+    d: dict[str, float]
+
+
+@given(st.builds(Record))
+def test_records_decode_to_an_equal_value(record):
+    try:
+        text = encode(record)
+    except NotEncodable:
+        return
+    assert Decoder(Record).decode(text) == record
+
+
+def _nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def _circular() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+class Secretive(pydantic.BaseModel):
+    tokens: list[pydantic.SecretStr]
+
+
+class Ratio(pydantic.BaseModel):
+    value: float
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "problem"),
+    [
+        ("a\0b", "$", "NUL"),
+        ({"items": [{"name": "a\\\0"}]}, "$.items[0].name", "NUL"),
+        ({"a\0": 1}, "$", "a key with a NUL"),
+        ({"a": "\ud800"}, "$.a", "surrogate"),
+        ({"\udfff": 1}, "$", "a key with a lone surrogate"),
+        ({"items": [{"price": 1}, {"price": float("nan")}]}, "$.items[1].price", "NaN"),
+        ([float("inf")], "$[0]", "Infinity"),
+        (Item("a", Decimal("NaN")), "$.price", "Decimal NaN"),
+        (Ratio(value=float("nan")), "$.value", "NaN"),
+        (Point(1, 2**64), "$[1]", "64 bits"),
+        ({"n": -(2**63) - 1}, "$.n", "64 bits"),
+        ({"a": {1: 2}}, "$.a", "a key of type `int`"),
+        ({Unit.KG: 2}, "$", "a key of type `Unit`"),
+        ({"tags": {"a"}}, "$.tags", "`set` has no form as JSON"),
+        ({"raw": b"x"}, "$.raw", "`bytes` has no form as JSON"),
+        ({"a b": [object()]}, "$[...][0]", "`object` has no form as JSON"),
+        (_nested(1000), "$[0]", "nested over 254 levels deep"),
+        (_circular(), "$[0]", "contains itself"),
+        (
+            datetime(1880, 1, 1, tzinfo=timezone(timedelta(seconds=61))),
+            "$",
+            "not whole minutes",
+        ),
+        (Secretive(tokens=["hush"]), "$.tokens[0]", "pydantic secret"),
+    ],
+)
+def test_what_json_in_postgresql_cannot_keep_is_refused_with_its_path(value, path, problem):
+    with pytest.raises(NotEncodable) as error:
+        encode(value, what="result")
+
+    assert str(error.value).startswith(f"result at {path}")
+    assert problem in str(error.value)
+    assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["null", None, {"a": None}, '"**********"', "**********", "\\0"])
+def test_what_only_looks_suspicious_is_kept(value):
+    assert Decoder().decode(encode(value)) == value
+
+
+def test_a_cached_property_is_no_field():
+    @dataclass
+    class Lazy:
+        n: int
+
+        @cached_property
+        def heavy(self) -> object:
+            return object()
+
+    lazy = Lazy(1)
+    assert lazy.heavy
+    assert encode(lazy) == '{"n":1}'
+
+
+def test_one_byte_over_the_limit_is_too_large():
+    assert encode("é" * 49, limit=100)  # 98 bytes and two quotes
+
+    with pytest.raises(PayloadTooLarge, match="result is 101 bytes of JSON, the limit is 100"):
+        encode("é" * 49 + "x", what="result", limit=100)
+
+
+def test_pydantic_leaves_out_what_it_computes():
+    assert encode(Customer(fullName="Ann")) == '{"fullName":"Ann","scores":{}}'
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+CANARY = "canary-5f1c"
+
+
+class Cat(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    name: str
+
+
+class Dog(msgspec.Struct, tag=True):
+    name: str
+
+
+@dataclass
+class Fussy:
+    n: int
+
+    def __post_init__(self) -> None:
+        raise ValueError(f"no {self.n} for {CANARY}")
+
+
+@dataclass
+class Broken:
+    n: int
+
+    def __post_init__(self) -> None:
+        raise KeyError(CANARY)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "message"),
+    [
+        (Order, f'{{"order_id": "{CANARY}"}}', "at $.order_id: expected `int`, got `str`"),
+        (Order, "{}", "at $: object missing required field `order_id`"),
+        (list[Order], '[{"order_id": 1}, 7]', "at $[1]: expected `object`, got `int`"),
+        (dict[str, int], f'{{"{CANARY}": "x"}}', "at $[...]: expected `int`, got `str`"),
+        (dict[int, int], f'{{"{CANARY}": 1}}', "at key in $: expected `int`, got `str`"),
+        (Colour, f'"{CANARY}"', "at $: not one of the values allowed"),
+        (
+            Order,
+            f'{{"order_id": 1, "colour": "{CANARY}"}}',
+            "at $.colour: not one of the values allowed",
+        ),
+        (Literal["a"], f'"{CANARY}"', "at $: not one of the values allowed"),
+        (Cat | Dog, f'{{"type": "{CANARY}"}}', "at $.type: not one of the tags allowed"),
+        (
+            Cat,
+            f'{{"type": "Cat", "name": "x", "{CANARY}": 1}}',
+            "at $: a field that the type does not have",
+        ),
+        (datetime, f'"{CANARY}"', "at $: invalid RFC3339 encoded datetime"),
+        (UUID, f'"{CANARY}"', "at $: invalid UUID"),
+        (Decimal, f'"{CANARY}"', "at $: invalid decimal string"),
+        (list[Fussy], '[{"n": 1}]', "at $[0]: refused by the type's own check"),
+        (Broken, '{"n": 1}', "`Broken` raised KeyError when built"),
+        (
+            Annotated[str, msgspec.Meta(pattern="^a$")],
+            f'"{CANARY}"',
+            "at $: expected `str` matching regex '^a$'",
+        ),
+        (dict, "[]", "at $: expected `object`, got `array`"),
+        (list, "null", "at $: expected `array`, got `null`"),
+        (Any, f"{{{CANARY}", "not JSON: "),
+        (int, f"{CANARY}", "not JSON: invalid character (byte 0)"),
+        (Customer, "{}", "at $.fullName: missing"),
+        (
+            Customer,
+            f'{{"fullName": "x", "scores": {{"{CANARY}": "{CANARY}"}}}}',
+            "at $.scores[...]: int_parsing, got `str`",
+        ),
+        (
+            Customer,
+            f'{{"fullName": "x", "{CANARY}": 1}}',
+            "at $[...]: extra_forbidden, got `int`",
+        ),
+        (Customer, f"{{{CANARY}", "not JSON"),
+        (list[Customer], '[{"fullName": 1}]', "at $[0].fullName: string_type, got `int`"),
+        (
+            Sale,
+            f'{{"customer": {{"fullName": ["{CANARY}"]}}, "order": {{"order_id": 1}}}}',
+            "at $.customer: expected `Customer`: at $.fullName: string_type, got `array`",
+        ),
+        (Any, "[" * 5000 + "]" * 5000, "not JSON"),
+        (list[list[int]] | int, "[[" * 5000, "at $[0][0]: expected `int`, got `array`"),
+    ],
+)
+def test_u10_a_wrong_input_is_named_by_path_and_type_and_never_by_value(annotation, text, message):
+    with pytest.raises(DecodeError) as error:
+        Decoder(annotation).decode(text)
+
+    assert message in str(error.value)
+    assert CANARY not in str(error.value)
+    # Not even behind it, where a traceback or a tracker would print it.
+    assert error.value.__cause__ is None
+    assert error.value.__context__ is None
+
+
+def test_an_int_past_64_bits_in_jsonb_was_a_float():
+    """PostgreSQL spells 1e300 out, and only a float can have been written so."""
+    assert Decoder().decode("1" + "0" * 300) == 1e300
+
+
+def test_unknown_fields_of_a_dataclass_are_ignored_so_that_old_code_reads_new_input():
+    assert Decoder(Order).decode('{"order_id": 1, "added_later": 2}') == Order(1)
+
+
+class Opaque: ...
+
+
+@dataclass
+class HasOpaque:
+    inner: list[Opaque]
+
+
+@pytest.mark.parametrize("annotation", [Opaque, list[Opaque], HasOpaque])
+def test_a_class_that_json_cannot_become_is_refused_when_the_decoder_is_built(annotation):
+    with pytest.raises(DefinitionError, match="`Opaque` cannot be read from JSON. Use a dataclass"):
+        Decoder(annotation)
+
+
+def test_a_union_that_json_cannot_tell_apart_is_refused_when_the_decoder_is_built():
+    with pytest.raises(DefinitionError, match=r"`Order \| Item` cannot be read from JSON"):
+        Decoder(Order | Item)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "accepts"),
+    [(Any, True), (Order | None, True), (Order, False), (int, False), (None, True)],
+)
+def test_accepts_null(annotation, accepts):
+    assert Decoder(annotation).accepts_null() is accepts

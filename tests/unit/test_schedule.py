@@ -1,0 +1,176 @@
+"""Schedules: cron, zones and the change of the clocks."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fleet.errors import DefinitionError
+from fleet.schedule import Schedule
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def schedule(cron: str, **options) -> Schedule:
+    return Schedule(name="s", cron=cron, job="j", **options)
+
+
+def ticks(cron: str, start: datetime, count: int, **options) -> list[str]:
+    result = []
+    for _ in range(count):
+        start = schedule(cron, **options).next_after(start)
+        result.append(start.isoformat())
+    return result
+
+
+NEW_YEAR = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def test_five_fields_are_minute_hour_day_month_weekday():
+    assert ticks("30 9 * * 1", NEW_YEAR, 2) == [
+        "2030-01-07T09:30:00+00:00",
+        "2030-01-14T09:30:00+00:00",
+    ]
+
+
+def test_with_six_the_first_is_seconds():
+    assert ticks("15,45 30 9 * * *", NEW_YEAR, 3) == [
+        "2030-01-01T09:30:15+00:00",
+        "2030-01-01T09:30:45+00:00",
+        "2030-01-02T09:30:15+00:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("alias", "first"),
+    [
+        ("@yearly", "2031-01-01T00:00:00+00:00"),
+        ("@annually", "2031-01-01T00:00:00+00:00"),
+        ("@monthly", "2030-02-01T00:00:00+00:00"),
+        ("@weekly", "2030-01-06T00:00:00+00:00"),
+        ("@daily", "2030-01-02T00:00:00+00:00"),
+        ("@midnight", "2030-01-02T00:00:00+00:00"),
+        ("@Hourly", "2030-01-01T01:00:00+00:00"),
+    ],
+)
+def test_aliases(alias, first):
+    assert ticks(alias, NEW_YEAR, 1) == [first]
+
+
+@pytest.mark.parametrize(
+    ("cron", "options"),
+    [
+        ("@daily", {"timezone": "America/Los_Angeles"}),
+        ("@daily[America/Los_Angeles]", {}),
+        ("0 0 * * *[America/Los_Angeles]", {}),
+        ("0 0 * * * [America/Los_Angeles]", {}),
+    ],
+)
+def test_a_zone_is_an_option_or_a_suffix(cron, options):
+    made = schedule(cron, **options)
+
+    assert made.timezone == "America/Los_Angeles"
+    assert made.next_after(NEW_YEAR).isoformat() == "2030-01-01T00:00:00-08:00"
+
+
+def test_without_a_zone_it_is_utc():
+    assert schedule("@daily").timezone == "UTC"
+
+
+def test_a_tick_is_later_than_the_moment_never_equal():
+    noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+    assert schedule("0 12 * * *").next_after(noon) == noon + timedelta(days=1)
+    assert schedule("0 12 * * *").next_after(noon - timedelta(microseconds=1)) == noon
+
+
+def test_a_time_that_is_skipped_in_spring_fires_right_after_the_gap():
+    start = datetime(2030, 3, 30, 12, tzinfo=BERLIN)
+
+    assert ticks("30 2 * * *", start, 2, timezone="Europe/Berlin") == [
+        "2030-03-31T03:00:00+02:00",
+        "2030-04-01T02:30:00+02:00",
+    ]
+
+
+def test_a_time_that_comes_twice_in_autumn_fires_once():
+    start = datetime(2030, 10, 26, 12, tzinfo=BERLIN)
+
+    assert ticks("30 2 * * *", start, 2, timezone="Europe/Berlin") == [
+        "2030-10-27T02:30:00+02:00",
+        "2030-10-28T02:30:00+01:00",
+    ]
+
+
+def test_asked_between_the_two_equal_hours_it_never_answers_with_the_past():
+    second_0215 = datetime(2030, 10, 27, 2, 15, fold=1, tzinfo=BERLIN)
+
+    after = schedule("30 2 * * *", timezone="Europe/Berlin").next_after(second_0215)
+
+    assert after.isoformat() == "2030-10-28T02:30:00+01:00"
+
+
+def test_every_hour_means_every_hour_that_passes():
+    start = datetime(2030, 10, 26, 23, 30, tzinfo=UTC)
+
+    hours = ticks("0 * * * *", start, 3, timezone="Europe/Berlin")
+
+    assert [datetime.fromisoformat(hour).astimezone(UTC).hour for hour in hours] == [0, 1, 2]
+
+
+@given(
+    cron=st.sampled_from(
+        ["30 2 * * *", "*/15 * * * *", "0 */2 * * *", "15 3 * * 0", "20 30 2 * * *", "0 0 29 2 *"]
+    ),
+    zone=st.sampled_from(["UTC", "Europe/Berlin", "America/Los_Angeles", "Australia/Lord_Howe"]),
+    moment=st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC)),
+)
+@example("*/15 * * * *", "Europe/Berlin", datetime(2030, 10, 27, 0, 59, tzinfo=UTC))
+@example("*/15 * * * *", "Australia/Lord_Howe", datetime(2030, 4, 6, 14, 50, tzinfo=UTC))
+@example("30 2 * * *", "Europe/Berlin", datetime(2030, 10, 27, 1, 15, tzinfo=UTC))
+def test_ticks_only_go_forward(cron, zone, moment):
+    made = schedule(cron, timezone=zone)
+
+    first = made.next_after(moment)
+    second = made.next_after(first)
+
+    assert first.utcoffset() is not None
+    # In UTC, because within one zone Python compares the faces of the clocks.
+    assert moment < first.astimezone(UTC) < second.astimezone(UTC)
+
+
+@pytest.mark.parametrize(
+    ("cron", "options", "problem"),
+    [
+        ("* * 31 2 *", {}, "cannot work: Bad day-of-month"),
+        ("0 0 30 2 1", {}, None),  # the 30th of February or a Monday: Mondays
+        ("61 * * * *", {}, "Bad minute"),
+        ("* * * *", {}, "Wrong number of fields"),
+        ("* * * * * * *", {}, "Wrong number of fields"),
+        ("", {}, "Wrong number of fields"),
+        ("@fortnightly", {}, "'@fortnightly' is not known: @yearly"),
+        ("@daily", {"timezone": "Europe/Atlantis"}, "no time zone 'Europe/Atlantis'"),
+        ("@daily[Atlantis]", {}, "no time zone 'Atlantis'"),
+        ("@daily", {"timezone": "../etc/passwd"}, "no time zone"),
+        ("@daily", {"timezone": ""}, "no time zone"),
+        ("@daily[Europe/Berlin]", {"timezone": "UTC"}, "leave one out"),
+        ("@daily", {"missed": "some"}, "latest, skip, all"),
+        (7, {}, "cron 7 is not a str"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_written_down(cron, options, problem):
+    if problem is None:
+        assert schedule(cron, **options)
+        return
+    with pytest.raises(DefinitionError) as error:
+        schedule(cron, place="jobs.py:7", **options)
+
+    assert str(error.value).startswith("schedule 's' (jobs.py:7): ")
+    assert problem in str(error.value)
+
+
+def test_a_naive_moment_is_a_programming_error():
+    with pytest.raises(ValueError, match="aware"):
+        schedule("@daily").next_after(datetime(2030, 1, 1))
