@@ -44,6 +44,10 @@ FILE: Final = "fleet.toml"
 _TABLES: Final = ("supervisor", "fetch", "queues", "telemetry")
 _KEYS: Final = ("app", "database_url", "embedded", *_TABLES)
 _EXAMPLE: Final = "postgresql://user:password@host:5432/name"
+_LIBPQ_ONLY: Final = re.compile(
+    "channel_binding|connect_timeout|gssencmode|keepalives(_count|_idle|_interval)?"
+    "|load_balance_hosts|sslcompression|sslsni|tcp_user_timeout"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,15 @@ def _normal(key: str, value: object) -> str:
             mask(text),
             "a port is a number from 1 to 65535; in a password, / ? # @ and : are percent-encoded",
         )
-    return "postgresql://" + match[1]
+    return "postgresql://" + _without_libpq_options(match[1])
+
+
+def _without_libpq_options(rest: str) -> str:
+    # asyncpg hands what it does not know to the server as a setting, which refuses the connection.
+    # Hosted databases give addresses with these in them.
+    base, mark, query = rest.partition("?")
+    kept = [p for p in query.split("&") if not _LIBPQ_ONLY.fullmatch(p.partition("=")[0])]
+    return base + mark * any(kept) + "&".join(kept)
 
 
 def _is_host(text: str) -> bool:

@@ -52,8 +52,7 @@ class Account:
 
     def can_write(self, folder: Path) -> bool:
         """Tell whether this user reaches the folder and may write in it, by trying."""
-        script = 'cd -- "$0" && : > .reach && rm .reach'
-        return self.run(["/bin/sh", "-c", script, folder]).returncode == 0
+        return self.run(["/bin/sh", "-c", 'cd -- "$0" && : > reached', folder]).returncode == 0
 
     def give(self, path: Path) -> None:
         """Make this user the owner of a file or folder."""

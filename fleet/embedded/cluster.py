@@ -39,9 +39,19 @@ NOT_DURABLE: Final[Mapping[str, str]] = {
 
 
 def create(
-    home: Home, binaries: Binaries, account: Account, *, auth: str, say: Callable[[str], None]
+    home: Home,
+    binaries: Binaries,
+    account: Account,
+    *,
+    auth: str,
+    lock: int,
+    say: Callable[[str], None],
 ) -> None:
-    """Make the data directory, with the database in it; under another name until it is complete."""
+    """Make the data directory, with the database in it; under another name until it is complete.
+
+    ``lock`` is the held server.lock. initdb inherits it: if this process is killed, initdb goes on
+    for a while, and the next one has to wait for its end.
+    """
     say(f"creating a PostgreSQL {binaries.version} for this project in {home.storage}")
     staged, secret = home.storage / "data.partial", home.storage / "password.partial"
     shutil.rmtree(staged, ignore_errors=True)  # an earlier initdb was interrupted
@@ -54,13 +64,14 @@ def create(
     try:
         where: list[str | Path] = ["--pgdata", staged, "--username", NAME, "--pwfile", secret]
         what = ["--auth", auth, "--encoding", "UTF8", "--no-locale", "--no-instructions"]
-        made = account.run([binaries.initdb, *where, *what])
+        made = account.run([binaries.initdb, *where, *what], pass_fds=[lock])
         if made.returncode != 0:
             raise EmbeddedError(f"initdb failed in {home.storage}: {_reason(made.stdout)}")
         # Single-user mode: a directory that bears its final name always has the database.
         made = account.run(
             [binaries.postgres, "--single", "-D", staged, "postgres"],
             input=f"create database {NAME};\n",
+            pass_fds=[lock],
         )
         if made.returncode != 0 or "ERROR" in made.stdout:
             raise EmbeddedError(

@@ -155,6 +155,7 @@ def settle(home: Home, account: Account, state: Path | None = None) -> Home:
     state.chmod(0o711)
     storage.chmod(0o711)
     if not _try_out(storage, account):
+        storage.rmdir()
         raise EmbeddedError(
             f"the user {account.name}, who has to run PostgreSQL because root must not, can write "
             f"neither in {home.folder} nor in {storage}. Open one of them to that user, or run as "

@@ -55,18 +55,30 @@ class Postmaster(NamedTuple):
     ready: bool
 
 
+def open_lock(path: str | os.PathLike[str]) -> int:
+    """Open a lock file; nothing is held yet."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def flock(fd: int, how: int = fcntl.LOCK_EX) -> bool:
+    """Take the lock of an open file without waiting, if it can be had."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def try_lock(path: str | os.PathLike[str], *, shared: bool = False) -> int | None:
     """Take a lock without waiting and return the descriptor that holds it, or None."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_lock(path)
+    held = False
     try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+        held = flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    finally:
+        if not held:
+            os.close(fd)
+    return fd if held else None
 
 
 def is_free(path: str | os.PathLike[str]) -> bool:
@@ -109,6 +121,8 @@ class Keeper:
         self.orders = orders
         self.child: subprocess.Popen[bytes] | None = None
         self.told_to_stop = False
+        # Opened once: somebody may remove the project under a running server.
+        self.users, self.server = open_lock(orders.users), open_lock(orders.server)
 
     def run(self) -> None:
         """Start the server, watch it, and clear up."""
@@ -117,7 +131,8 @@ class Keeper:
         self._start()
         if self._users_left():
             self._stop()
-            self._remove()
+            for folder in self.orders.remove:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _on_term(self, *_: Any) -> None:
         self.told_to_stop = True
@@ -146,7 +161,7 @@ class Keeper:
         for the stop to end.
         """
         while not self.told_to_stop:
-            if try_lock(self.orders.users) is not None:
+            if flock(self.users):
                 return True
             if self.orders.keeper_fd is not None and self._is_over():
                 return False
@@ -156,27 +171,26 @@ class Keeper:
     def _is_over(self) -> bool:
         if self.child is not None:
             self.child.poll()  # a zombie would keep its pid taken
-        return is_free(self.orders.server)
+        free = flock(self.server)
+        if free:
+            fcntl.flock(self.server, fcntl.LOCK_UN)
+        return free
 
     def _stop(self) -> None:
         for sig, patience in (FAST, IMMEDIATE):
-            server = postmaster(self.orders.data)
-            if server is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(server.pid, sig)
+            self._signal(sig)
             deadline = time.monotonic() + patience
             while time.monotonic() < deadline:
                 if self._is_over():
                     return
                 time.sleep(LOOK / 10)
 
-    def _remove(self) -> None:
-        deadline = time.monotonic() + 10
-        # More than once: an initdb whose parent was killed goes on writing for a moment.
-        while any(map(os.path.lexists, self.orders.remove)) and time.monotonic() < deadline:
-            for folder in self.orders.remove:
-                shutil.rmtree(folder, ignore_errors=True)
-            time.sleep(LOOK)
+    def _signal(self, sig: signal.Signals) -> None:
+        if self.child is not None:
+            self.child.send_signal(sig)
+        elif (server := postmaster(self.orders.data)) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server.pid, sig)
 
 
 def main(argument: str) -> None:

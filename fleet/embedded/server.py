@@ -87,14 +87,13 @@ class Server:
             folder = folder_of(self.root)
             with self._starting(locate(folder), deadline):
                 self._hold(deadline)
-                running = self._ensure(deadline)
+                self._url = self._url_of(self._ensure(deadline))
         except OSError as error:
             self.release()
             raise EmbeddedError(self._explain(error)) from error
         except BaseException:
             self.release()
             raise
-        self._url = self._url_of(running)
         return self
 
     def release(self) -> None:
@@ -178,11 +177,12 @@ class Server:
         )
 
     def _start(self, watch: int, free: int) -> None:
+        found = self._find_programs()
         who = account.choose(self.home.data)
         at = self._home = settle(self.home, who, self._state)
-        programs = self._programs(at, who)
+        programs = binaries.reachable(found, who)
         if at.version is None:
-            cluster.create(at, programs, who, auth=self._auth, say=self._say)
+            cluster.create(at, programs, who, auth=self._auth, lock=free, say=self._say)
         cluster.clear_stale_pid(at.data)
         if at.log.exists():
             at.log.replace(at.log.with_suffix(".log.old"))
@@ -192,24 +192,23 @@ class Server:
         orders = Orders(**self._places(), keeper_fd=watch, server_fd=free, command=command)
         spawn(orders._replace(uid=who.uid, gid=who.gid), at.log)
 
-    def _programs(self, at: Home, who: account.Account) -> binaries.Binaries:
-        made_by, wanted = at.version, self._wanted
+    def _find_programs(self) -> binaries.Binaries:
+        data, made_by, wanted = self.home.data, self.home.version, self._wanted
         if made_by is not None and wanted not in (None, made_by):
             raise EmbeddedError(
-                f"{at.data} was made by PostgreSQL {made_by}, and {wanted} is asked for: another "
-                f"major version cannot read it. Ask for {made_by}, or remove {at.data} "
-                f"to start with an empty database."
+                f"{data} was made by PostgreSQL {made_by}, and {wanted} is asked for: another "
+                f"major version cannot read it. Ask for {made_by}, or remove {data} to start with an "
+                f"empty database."
             )
         try:
-            found = binaries.find(made_by or wanted)
+            return binaries.find(made_by or wanted)
         except EmbeddedError as error:
             if made_by is None:
                 raise
             raise EmbeddedError(
-                f"{at.data} was made by PostgreSQL {made_by}, which only PostgreSQL {made_by} can "
-                f"read: {error} To start with an empty database instead, remove {at.data}."
+                f"{data} was made by PostgreSQL {made_by}, which only PostgreSQL {made_by} can "
+                f"read: {error} To start with an empty database instead, remove {data}."
             ) from error
-        return binaries.reachable(found, who)
 
     def _places(self) -> dict[str, Any]:
         at = self.home

@@ -211,6 +211,11 @@ def test_embedded_can_be_turned_off(project):
         ("postgresql:///d?host=/run/postgresql", "postgresql:///d?host=/run/postgresql"),
         ("postgresql://u@[::1]:5432/d", "postgresql://u@[::1]:5432/d"),
         ("postgresql://", "postgresql://"),
+        ("postgres://h/d?connect_timeout=5", "postgresql://h/d"),
+        (
+            "postgres://h/d?sslmode=require&channel_binding=require",
+            "postgresql://h/d?sslmode=require",
+        ),
         (
             "postgresql://u:p@a:5432,b:5433/d?target_session_attrs=read-write",
             "postgresql://u:p@a:5432,b:5433/d?target_session_attrs=read-write",
