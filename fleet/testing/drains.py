@@ -25,20 +25,16 @@ from fleet.model import Claim, OwnerId, TaskId
 from fleet.store import claims, owners
 from fleet.store.executor import Executor
 from fleet.store.outcomes import Outcome, write
-from fleet.store.standing import standing
+from fleet.store.standing import Standing, standing
 from fleet.testing.clock import Clock
+from fleet.testing.notes import Notes
 from fleet.worker.lifespan import lifespan
-from fleet.worker.runner import Runner
+from fleet.worker.runner import Connect, Runner
 
 if TYPE_CHECKING:
     from fleet.app import Fleet
 
 _QUEUES: Final = "select distinct queue::text as queue from fleet.task where pos is not null"
-
-_PROGRESS: Final = """
-update fleet.task set progress = jsonb_build_object('fraction', $3::float8, 'message', $4::text)
- where id = $1::bigint and fence = $2::bigint
-"""
 
 
 @dataclass(slots=True)
@@ -81,14 +77,19 @@ class _Place:
     """Where a drain runs: one connection for its own statements, and transactions for steps."""
 
     executor: Executor
-    connect: Any
+    connect: Connect
+    aside: Executor | None  # for what is written while a step runs
 
 
 @contextlib.asynccontextmanager
 async def _workplace(app: Fleet, conn: Any) -> AsyncIterator[_Place]:
     if conn is None:
-        async with located_async(app.database_url) as url, _connection(url) as own:
-            yield _Place(own, lambda: _connection(url))
+        async with (
+            located_async(app.database_url) as url,
+            _connection(url) as own,
+            _connection(url) as aside,
+        ):
+            yield _Place(own, lambda: _connection(url), aside)
         return
 
     @contextlib.asynccontextmanager
@@ -100,7 +101,7 @@ async def _workplace(app: Fleet, conn: Any) -> AsyncIterator[_Place]:
             )
         yield conn
 
-    yield _Place(executor_for(conn), same)
+    yield _Place(executor_for(conn), same, None)
 
 
 @contextlib.asynccontextmanager
@@ -128,23 +129,10 @@ class _Drain:
     async def run(self) -> Drained:
         db = self.place.executor
         owner = await owners.register(db, socket.gethostname(), os.getpid())
-        busy = asyncio.Lock()
+        notes = Notes(self.place.aside)
 
-        async def look(claim: Claim) -> Any:
+        async def look(claim: Claim) -> Standing:
             return await standing(db, owner, claim)
-
-        notes: set[asyncio.Task[None]] = set()
-        loop = asyncio.get_running_loop()
-
-        async def note(claim: Claim, fraction: float, message: str) -> None:
-            async with busy:
-                await db.fetch(_PROGRESS, claim.id, claim.fence, fraction, message)
-
-        def on_progress(claim: Claim, fraction: float, message: str) -> None:
-            # A def step is in another thread.
-            loop.call_soon_threadsafe(
-                lambda: notes.add(loop.create_task(note(claim, fraction, message)))
-            )
 
         runner = Runner(
             self.app,
@@ -153,7 +141,7 @@ class _Drain:
             connect=self.place.connect,
             look=look,
             state=self.state,
-            on_progress=on_progress,
+            on_progress=notes.take,
         )
         try:
             while True:
@@ -163,13 +151,10 @@ class _Drain:
                     return self.done
         finally:
             runner.close()
-            if notes:
-                await asyncio.wait(notes)
+            await notes.written()
             await owners.retire(db, owner)
 
-    async def _pass(
-        self, owner: OwnerId, runner: Runner, notes: set[asyncio.Task[None]]
-    ) -> bool:
+    async def _pass(self, owner: OwnerId, runner: Runner, notes: Notes) -> bool:
         """Run the one most urgent task of each queue; False if there was none."""
         db = self.place.executor
         promoted = await claims.promote(db)
@@ -181,24 +166,26 @@ class _Drain:
                 await self._run(owner, runner, claim, notes)
         return ran or bool(promoted) or bool(granted)
 
-    async def _run(
-        self, owner: OwnerId, runner: Runner, claim: Claim, notes: set[asyncio.Task[None]]
-    ) -> None:
+    async def _run(self, owner: OwnerId, runner: Runner, claim: Claim, notes: Notes) -> None:
         following: Claim | None = claim
         while following is not None:
             self.done.attempts += 1
             if self.done.attempts > self.limit:
                 raise FleetError(f"drain: {self.limit} attempts and no end; does a job loop?")
             attempt = await runner.run(following)
-            if notes:
-                await asyncio.wait(notes)
-                notes.clear()
+            await notes.written()
             fence = attempt.fence
             if fence is None:
-                report = await write(self.place.executor, owner, [attempt.outcome])
-                fence = report.fences.get(claim.id)
+                fence = await self._write(owner, attempt.outcome)
             self._count(attempt.outcome, fence)
             following = None if fence is None else attempt.next(fence)
+
+    async def _write(self, owner: OwnerId, outcome: Outcome[Transition]) -> int | None:
+        while True:
+            report = await write(self.place.executor, owner, [outcome])
+            if outcome.claim.id not in report.busy:
+                return report.fences.get(outcome.claim.id)
+            await asyncio.sleep(0.01)  # whoever has the row locked lets go of it soon
 
     def _count(self, outcome: Outcome[Transition], fence: int | None) -> None:
         task = outcome.claim.id
