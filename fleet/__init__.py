@@ -1,5 +1,7 @@
 """Durable, multi-step jobs on PostgreSQL: the public names, and nothing else."""
 
+from typing import TYPE_CHECKING, Any
+
 from fleet import errors
 from fleet.app import Fleet
 from fleet.context import Context
@@ -40,6 +42,9 @@ from fleet.retry import Retry
 from fleet.schedule import Schedule
 from fleet.step import Step
 
+if TYPE_CHECKING:
+    from fleet.client import Handle
+
 __all__ = [
     "AlreadyRegistered",
     "ConfigError",
@@ -53,6 +58,7 @@ __all__ = [
     "Fatal",
     "Fleet",
     "FleetError",
+    "Handle",
     "InvalidName",
     "InvalidOption",
     "InvalidSetting",
@@ -79,3 +85,12 @@ __all__ = [
     "UnknownJob",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # A handle brings the client and its driver along, which defining jobs does not need.
+    if name == "Handle":
+        from fleet.client import Handle
+
+        return Handle
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Never, NoReturn, Union, get_origin, get_type_hints
+from typing import Any, Final, Never, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from fleet.compat import compatible
 from fleet.errors import DefinitionError
 from fleet.flow import To
-from fleet.shapes import members, type_name
+from fleet.shapes import is_anything, members, type_name
 
 __all__ = ["Signature", "compatible", "place_of", "read_signature"]
 
@@ -35,6 +35,7 @@ class Signature:
     takes_input: bool
     input: Any  # the annotation; Any where there is none
     output: Any  # without its To[...] members; Any where nothing else is left, or said
+    result: Any  # with what its To[...] members carry: the task's result, if this step ends it
 
     @property
     def input_name(self) -> str:
@@ -61,6 +62,7 @@ def read_signature(fn: Callable[..., Any], local: Mapping[str, Any]) -> Signatur
         takes_input=takes_input,
         input=hints["input"],
         output=_output(hints["return"]),
+        result=_result(hints["return"]),
     )
 
 
@@ -139,11 +141,23 @@ def _resolve(
 
 def _output(annotation: Any) -> Any:
     """Drop what may go anywhere: To[...], and functions that never return."""
-    checked = [
-        member
-        for member in members(annotation)
-        if (get_origin(member) or member) is not To and member not in (Never, NoReturn)
-    ]
-    if not checked:
+    return _union(member for member in members(annotation) if not _is_to(member))
+
+
+def _result(annotation: Any) -> Any:
+    """Put what a To[...] carries in its place."""
+    carried: list[Any] = []
+    for member in members(annotation):
+        carried.extend(get_args(member) or (Any,) if _is_to(member) else (member,))
+    return _union(carried)
+
+
+def _is_to(member: Any) -> bool:
+    return (get_origin(member) or member) is To
+
+
+def _union(types_: Iterable[Any]) -> Any:
+    kept = [each for each in types_ if each not in (Never, NoReturn)]
+    if not kept or any(map(is_anything, kept)):
         return Any
-    return Union[tuple(checked)]  # noqa: UP007 -- built from a list
+    return Union[tuple(kept)]  # noqa: UP007 -- built from a list

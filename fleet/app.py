@@ -6,8 +6,9 @@ Defining is pure: nothing here connects to anything until the application is ope
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from types import FrameType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -22,7 +23,7 @@ from fleet.retry import Retry
 from fleet.schedule import Missed, Schedule
 
 if TYPE_CHECKING:
-    from fleet.client import Client
+    from fleet.client import Client, TaskFailure
     from fleet.client.handle import Handle
     from fleet.client.sync import SyncClient
 
@@ -214,10 +215,11 @@ class Fleet:
         """The same application for code that does not await: Django, Flask, scripts."""
         return self._client.sync
 
-    @property
-    def failures(self) -> Any:
-        """What has gone wrong in the background of this client since it was opened."""
-        return self._client.failures
+    def failures(
+        self, since: datetime | None = None, *, interval: Duration = 1.0
+    ) -> AsyncIterator[TaskFailure]:
+        """Follow what goes wrong: every attempt that fails, and every burial, once each."""
+        return self._client.failures(since, interval=interval)
 
 
 def _place(frame: FrameType) -> str:

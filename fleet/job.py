@@ -273,6 +273,17 @@ class Job(Generic[I, O]):
         """Check and encode one task without writing it."""
         return self._submit(self._prepare(options), input)
 
+    def submissions(
+        self, inputs: Iterable[I], **options: Unpack[EnqueueOptions]
+    ) -> list[Submission]:
+        """Check and encode many tasks with the same options without writing any."""
+        if options.get("unique") is not None:
+            raise InvalidOption(
+                "unique", options["unique"], "would make all of these one task; enqueue them singly"
+            )
+        prepared = self._prepare(options)
+        return [self._submit(prepared, value) for value in inputs]
+
     def _prepare(self, options: EnqueueOptions) -> Prepared:
         if self._defaults is None:  # from the first step, which stays the first
             self._defaults = defaults(self)
@@ -311,16 +322,22 @@ class Job(Generic[I, O]):
         handle = await self.app._client.enqueue(self, submission, conn)
         return cast("Handle[O]", handle)
 
-    async def enqueue_many(
-        self, inputs: Iterable[I], *, conn: Any = None, **options: Unpack[EnqueueOptions]
-    ) -> list[Handle[O]]:
-        """Write many tasks at once, all with the same options; handles come in their order."""
+    def submissions(
+        self, inputs: Iterable[I], **options: Unpack[EnqueueOptions]
+    ) -> list[Submission]:
+        """Check and encode many tasks, all with the same options, without writing them."""
         if options.get("unique") is not None:
             raise InvalidOption(
                 "unique", options["unique"], "would make all of these one task; enqueue them singly"
             )
         prepared = self._prepare(options)
-        submissions = [self._submit(prepared, value) for value in inputs]
+        return [self._submit(prepared, value) for value in inputs]
+
+    async def enqueue_many(
+        self, inputs: Iterable[I], *, conn: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> list[Handle[O]]:
+        """Write many tasks at once, all with the same options; handles come in their order."""
+        submissions = self.submissions(inputs, **options)
         handles = await self.app._client.enqueue_many(self, submissions, conn)
         return cast("list[Handle[O]]", handles)
 

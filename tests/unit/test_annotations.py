@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NewType, TypedDict, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Never,
+    NewType,
+    TypedDict,
+    TypeVar,
+)
 from uuid import UUID
 
 import msgspec
@@ -21,8 +31,9 @@ from fleet.errors import DefinitionError
 from fleet.flow import To
 
 if TYPE_CHECKING:
-    from fleet import Context
     from somewhere import Hidden
+
+    from fleet import Context
 
 
 @dataclass
@@ -142,6 +153,20 @@ def test_to_members_of_the_return_are_left_out():
     assert read(only_to).output is Any
     assert read(both).output == Order | None
     assert read(bare).output is Any
+
+
+def test_the_result_is_what_comes_back_with_or_without_to():
+    def only_to(ctx) -> To[Order]: ...
+    def both(ctx) -> Order | To[Receipt] | None: ...
+    def same(ctx) -> Order | To[Order]: ...
+    def bare(ctx) -> To: ...
+    def never(ctx) -> Order | To[Never]: ...
+
+    assert read(only_to).result is Order
+    assert read(both).result == Order | Receipt | None
+    assert read(same).result is Order
+    assert read(bare).result is Any
+    assert read(never).result is Order
 
 
 def test_an_annotation_that_cannot_be_resolved_names_the_function_and_the_usual_cause():

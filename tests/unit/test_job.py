@@ -142,7 +142,7 @@ async def test_fn_is_the_function_of_a_one_step_job(app):
 
 
 def test_fn_of_several_steps_is_refused_with_their_names(receipts):
-    with pytest.raises(DefinitionError, match="has 2 steps.*call render, email by name"):
+    with pytest.raises(DefinitionError, match=r"has 2 steps.*call render, email by name"):
         _ = receipts.fn
 
 

@@ -43,7 +43,7 @@ def test_r09_fixed_stays():
     random=st.floats(0, 1),
 )
 def test_r09_every_delay_is_finite_and_at_most_the_maximum(
-    strategy, initial, coefficient, spread, jitter, failures, random
+    *, strategy, initial, coefficient, spread, jitter, failures, random
 ):
     maximum = initial + spread
     retry = Retry(
