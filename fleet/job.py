@@ -322,17 +322,6 @@ class Job(Generic[I, O]):
         handle = await self.app._client.enqueue(self, submission, conn)
         return cast("Handle[O]", handle)
 
-    def submissions(
-        self, inputs: Iterable[I], **options: Unpack[EnqueueOptions]
-    ) -> list[Submission]:
-        """Check and encode many tasks, all with the same options, without writing them."""
-        if options.get("unique") is not None:
-            raise InvalidOption(
-                "unique", options["unique"], "would make all of these one task; enqueue them singly"
-            )
-        prepared = self._prepare(options)
-        return [self._submit(prepared, value) for value in inputs]
-
     async def enqueue_many(
         self, inputs: Iterable[I], *, conn: Any = None, **options: Unpack[EnqueueOptions]
     ) -> list[Handle[O]]:

@@ -1,0 +1,8 @@
+"""Enqueue, handles, results and the facade for code that does not await."""
+
+from fleet.client.client import Client
+from fleet.client.failures import TaskFailure
+from fleet.client.handle import Handle
+from fleet.store.results import TaskStatus
+
+__all__ = ["Client", "Handle", "TaskFailure", "TaskStatus"]
