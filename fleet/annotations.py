@@ -7,6 +7,7 @@ A step is ``(ctx)`` or ``(ctx, input)``. Only the input's and the return annotat
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from fleet.shapes import is_anything, members, type_name
 __all__ = ["Signature", "compatible", "place_of", "read_signature"]
 
 _CONTEXT_NAMES: Final = frozenset({"ctx", "_ctx", "context", "_context", "_"})
+_CONTEXT: Final = re.compile(r"\bContext\b")
 _POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -106,7 +108,7 @@ def _parameters(fn: Callable[..., Any]) -> tuple[bool, Any, Any]:
                 fn, f"it takes {parameter.name!r} as well; a step is (ctx) or (ctx, input)"
             )
     first, *rest = positional
-    if first.name not in _CONTEXT_NAMES and "Context" not in str(first.annotation):
+    if first.name not in _CONTEXT_NAMES and not _CONTEXT.search(str(first.annotation)):
         # (order) alone would otherwise be taken for (ctx), and be given the Context.
         raise _wrong(
             fn, f"its first parameter is {first.name!r}; it must be the Context: (ctx, input)"

@@ -81,6 +81,7 @@ class Job(Generic[I, O]):
         self._steps: list[Step] = []
         self._decorated = False
         self._defaults: Prepared | None = None
+        self._policies: dict[tuple[str, tuple[Settings, ...]], Policy] = {}
         self._input_of = f"input of job {name!r}"
 
     def __repr__(self) -> str:
@@ -239,7 +240,12 @@ class Job(Generic[I, O]):
 
     def policy(self, step: Target, *below: Settings) -> Policy:
         """Decide a step's settings; ``below`` are the queue's and the config's, in that order."""
-        return resolve(self.target(step).settings, self.settings, *below)
+        found = self.target(step)
+        policy = self._policies.get((found.name, below))  # asked for at every attempt
+        if policy is None:
+            policy = resolve(found.settings, self.settings, *below)
+            self._policies[found.name, below] = policy
+        return policy
 
     def definition(self, *below: Settings) -> dict[str, Any]:
         """Return the job as plain JSON, for the registry in the database."""

@@ -33,6 +33,7 @@ from fleet.shapes import is_pydantic
 
 MAX_DEPTH: Final = 254  # orjson's own, for writing
 _INT64: Final = range(-(2**63), 2**64)
+_JSON: Final = (str, int, float, dict, list, tuple, type(None))
 
 Form: TypeAlias = Callable[[Any], Any]
 Problem: TypeAlias = tuple[str, str]  # (path, what is wrong there)
@@ -40,6 +41,10 @@ Problem: TypeAlias = tuple[str, str]  # (path, what is wrong there)
 # Classes are few and live as long as the process, so a plain dict is the cache: a weak one
 # would double the cost of writing a dataclass.
 _forms: dict[type, Form] = {}
+
+
+class _NoForm(TypeError):
+    """The value has no form as JSON; the text names its type only."""
 
 
 def to_plain(value: object) -> Any:
@@ -88,13 +93,13 @@ def _pydantic(value: Any) -> Any:
 def _datetime(value: datetime) -> str:
     offset = value.utcoffset()
     if offset and offset % timedelta(minutes=1):
-        raise TypeError("an offset from UTC that is not whole minutes")
+        raise _NoForm("an offset from UTC that is not whole minutes")
     return value.isoformat()
 
 
 def _decimal(value: Decimal) -> str:
     if not value.is_finite():
-        raise TypeError(f"Decimal {value} is no number")
+        raise _NoForm(f"Decimal {value} is no number")
     return str(value)
 
 
@@ -103,7 +108,7 @@ def _enum(value: Enum) -> Any:
 
 
 def _refuse(value: object) -> Any:
-    raise TypeError(f"`{type(value).__qualname__}` has no form as JSON")
+    raise _NoForm(f"`{type(value).__qualname__}` has no form as JSON")
 
 
 _SIMPLE: Final[dict[type, Form]] = {
@@ -119,60 +124,82 @@ _SIMPLE: Final[dict[type, Form]] = {
 }
 
 
+class _Unfaithful(Exception):
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.found: Problem = (path, problem)
+
+
 def find_problem(value: object) -> Problem | None:
     """Look for the first thing in ``value`` that JSON in PostgreSQL would not keep as it is."""
-    return _look(value, "$", 0)
-
-
-def _look(value: object, path: str, depth: int) -> Problem | None:  # noqa: PLR0911
-    if depth > MAX_DEPTH:
-        return path[:60] + "…", f"nested over {MAX_DEPTH} levels deep, or contains itself"
-    match value:
-        case None | bool():
-            return None
-        case Enum():
-            return _look(value.value, path, depth + 1)
-        case str():
-            return _look_at_text(value, path)
-        case int() if value not in _INT64:
-            return path, "an integer past 64 bits; write it as a string"
-        case float() if not math.isfinite(value):
-            return path, "NaN or Infinity, which JSON does not have"
-        case int() | float():
-            return None
-        case dict():
-            return _look_at_dict(value, path, depth)
-        case list() | tuple():
-            items = ((f"{path}[{n}]", item) for n, item in enumerate(value))
-            return _first(items, depth)
-    return _look_at_object(value, path, depth)
-
-
-def _first(items: Iterable[tuple[str, object]], depth: int) -> Problem | None:
-    for path, item in items:
-        if found := _look(item, path, depth + 1):
-            return found
+    # A loop and not a recursion: what is nested too deep is one of the things to be found.
+    todo: list[tuple[str, object, int]] = [("$", value, 0)]
+    while todo:
+        path, item, depth = todo.pop()
+        try:
+            parts = [*_look(path, item)]
+        except _Unfaithful as error:
+            return error.found
+        if depth == MAX_DEPTH and parts:
+            return f"{path[:60]}…", f"nested over {MAX_DEPTH} levels deep, or contains itself"
+        todo.extend((*part, depth + 1) for part in reversed(parts))
     return None
 
 
-def _look_at_text(text: str, path: str) -> Problem | None:
+def _look(path: str, value: object) -> Iterable[tuple[str, object]]:
+    """Check one value by itself and return what it consists of."""
+    match _as_json(path, value):
+        case str() as text:
+            _check_text(path, text)
+        case bool() | None:
+            pass
+        case int() as number if number not in _INT64:
+            raise _Unfaithful(path, "an integer past 64 bits; write it as a string")
+        case float() as number if not math.isfinite(number):
+            raise _Unfaithful(path, "NaN or Infinity, which JSON does not have")
+        case dict() as items:
+            for key in items:
+                _check_key(path, key)
+            return ((path + _segment(key), item) for key, item in items.items())
+        case list() | tuple() as items:
+            return ((f"{path}[{n}]", item) for n, item in enumerate(items))
+    return ()
+
+
+def _as_json(path: str, value: object) -> object:
+    while not isinstance(value, _JSON) or isinstance(value, Enum):
+        if is_pydantic(type(value)):
+            _check_secrets(path, value)
+        try:
+            value = to_plain(value)
+        except RecursionError:
+            problem = f"nested over {MAX_DEPTH} levels deep, or contains itself"
+            raise _Unfaithful(path, problem) from None
+        except Exception as error:
+            # This module's own words, or the type: an error from elsewhere may quote the value.
+            own = f"`{type(value).__qualname__}` cannot be written as JSON"
+            problem = str(error) if isinstance(error, _NoForm) else own
+            raise _Unfaithful(path, problem) from None
+    return value
+
+
+def _check_text(path: str, text: str) -> None:
     if "\0" in text:
-        return path, "a NUL character, which PostgreSQL does not keep"
+        raise _Unfaithful(path, "a NUL character, which PostgreSQL does not keep")
     try:
         text.encode()
     except UnicodeEncodeError:
-        return path, "a lone surrogate, which UTF-8 does not have"
-    return None
+        raise _Unfaithful(path, "a lone surrogate, which UTF-8 does not have") from None
 
 
-def _look_at_dict(value: dict[Any, Any], path: str, depth: int) -> Problem | None:
-    for key in value:
-        if type(key) is not str:
-            kind = type(key).__qualname__
-            return path, f"a key of type `{kind}`: the keys of a JSON object are `str`"
-        if problem := _look_at_text(key, path):
-            return path, f"a key with {problem[1]}"
-    return _first(((path + _segment(key), item) for key, item in value.items()), depth)
+def _check_key(path: str, key: object) -> None:
+    if type(key) is not str:
+        kind = type(key).__qualname__
+        raise _Unfaithful(path, f"a key of type `{kind}`: the keys of a JSON object are `str`")
+    try:
+        _check_text(path, key)
+    except _Unfaithful as error:
+        raise _Unfaithful(path, f"a key with {error.found[1]}") from None
 
 
 def _segment(key: str) -> str:
@@ -180,30 +207,15 @@ def _segment(key: str) -> str:
     return f".{key}" if key.isidentifier() and len(key) <= 64 else "[...]"
 
 
-def _look_at_object(value: object, path: str, depth: int) -> Problem | None:
-    if is_pydantic(type(value)) and (secret := _find_secret(_as_python(value), path)):
-        return secret, "a pydantic secret, which is written as asterisks; pass a reference to it"
-    try:
-        plain = to_plain(value)
-    except RecursionError:
-        return path, f"nested over {MAX_DEPTH} levels deep, or contains itself"
-    except Exception as error:
-        # Only this module's own words and the type: an error from elsewhere may quote the value.
-        own = type(value).__qualname__
-        return path, str(error) if type(error) is TypeError else f"`{own}` cannot be written"
-    return _look(plain, path, depth + 1)
-
-
-def _as_python(model: Any) -> object:
-    return model.__pydantic_serializer__.to_python(model, mode="python")
-
-
-def _find_secret(value: object, path: str) -> str | None:
-    if hasattr(value, "get_secret_value"):
-        return path
-    items: Iterable[tuple[str, object]] = ()
-    if isinstance(value, dict):
-        items = ((path + _segment(str(key)), item) for key, item in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        items = ((f"{path}[{n}]", item) for n, item in enumerate(value))
-    return next((found for path, item in items if (found := _find_secret(item, path))), None)
+def _check_secrets(path: str, model: Any) -> None:
+    todo = [(path, model.__pydantic_serializer__.to_python(model, mode="python"))]
+    while todo:
+        path, value = todo.pop()
+        if hasattr(value, "get_secret_value"):
+            raise _Unfaithful(
+                path, "a pydantic secret, which is written as asterisks; pass a reference to it"
+            )
+        if isinstance(value, dict):
+            todo.extend((path + _segment(str(key)), item) for key, item in value.items())
+        elif isinstance(value, list | tuple | set | frozenset):
+            todo.extend((f"{path}[{n}]", item) for n, item in enumerate(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,6 +28,7 @@ import pydantic
 import pytest
 
 from fleet.annotations import compatible, place_of, read_signature
+from fleet.codec import Decoder
 from fleet.errors import DefinitionError
 from fleet.flow import To
 
@@ -44,6 +46,11 @@ class Order:
 @dataclass
 class BigOrder(Order):
     m: int
+
+
+@dataclass
+class OrderContext:
+    n: int
 
 
 @dataclass
@@ -145,6 +152,17 @@ def test_a_forward_reference_inside_a_container_is_found():
     assert read(step).input == list[Order]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the type statement is newer")
+def test_a_type_alias_is_looked_through():
+    names: dict[str, Any] = {"Order": Order}
+    exec("type Many = list[Order]\ntype Maybe = Order | None", names)
+
+    assert compatible(names["Many"], list[Order]) is None
+    assert compatible(Order, names["Maybe"]) is None
+    assert compatible(names["Maybe"], Order) == "None does not fit Order"
+    assert Decoder(names["Many"]).decode('[{"n": 1}]') == [Order(1)]
+
+
 def test_to_members_of_the_return_are_left_out():
     def only_to(ctx) -> To[Order]: ...
     def both(ctx) -> Order | To[Receipt] | None: ...
@@ -196,6 +214,7 @@ class Holder:
 
 def _no_ctx(): ...
 def _no_ctx_but_input(order: Order): ...
+def _no_ctx_but_a_lookalike(order: OrderContext): ...
 def _too_many(ctx, a, b): ...
 def _star(ctx, *values): ...
 def _stars(ctx, **values): ...
@@ -225,6 +244,7 @@ async def _hidden_async(ctx): ...
     [
         (_no_ctx, "takes no ctx"),
         (_no_ctx_but_input, "first parameter is 'order'; it must be the Context"),
+        (_no_ctx_but_a_lookalike, "first parameter is 'order'"),
         (_too_many, "it takes 'b' as well"),
         (_star, r"it takes \*values"),
         (_stars, r"it takes \*values"),

@@ -61,6 +61,10 @@ class Event(msgspec.Struct, rename="camel", tag=True):
     tags: set[str] = set()
 
 
+class Loose(msgspec.Struct):
+    value: Any
+
+
 class Customer(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
@@ -181,6 +185,18 @@ def _nested(depth: int) -> list[Any]:
     return value
 
 
+@dataclass
+class Link:
+    next: "Link | dict[str, Link] | None" = None
+    text: str = ""
+
+
+def _chain(depth: int, end: Link) -> Link:
+    for _ in range(depth):
+        end = Link(end)
+    return end
+
+
 def _circular() -> list[Any]:
     value: list[Any] = []
     value.append(value)
@@ -216,6 +232,12 @@ class Ratio(pydantic.BaseModel):
         ({"a b": [object()]}, "$[...][0]", "`object` has no form as JSON"),
         (_nested(1000), "$[0]", "nested over 254 levels deep"),
         (_circular(), "$[0]", "contains itself"),
+        (_chain(300, Link()), "$.next.next", "nested over 254 levels deep"),
+        (_chain(100, Link(text="\0")), "$.next.next", "NUL"),
+        (Event(ID, {"a", "b\0"}), "$.tags", "NUL"),
+        (Loose({"n": [2**64]}), "$.value.n[0]", "64 bits"),
+        (Loose(float("nan")), "$.value", "NaN"),
+        (Loose(object()), "$", "`object` has no form as JSON"),
         (
             datetime(1880, 1, 1, tzinfo=timezone(timedelta(seconds=61))),
             "$",
@@ -250,6 +272,16 @@ def test_a_cached_property_is_no_field():
     lazy = Lazy(1)
     assert lazy.heavy
     assert encode(lazy) == '{"n":1}'
+
+
+def test_what_is_just_not_too_deep_is_kept_whatever_is_in_it():
+    suspicious = {"a": None, "b": "\\u0000", "c": "**********"}
+    value: Any = suspicious
+    for _ in range(250):
+        value = [value]
+
+    assert Decoder().decode(encode(value)) == value
+    assert encode(_chain(120, Link(text="\\u0000")))
 
 
 def test_one_byte_over_the_limit_is_too_large():

@@ -1,5 +1,6 @@
 """The public names, and the tree of errors as it is printed."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -24,8 +25,8 @@ def test_every_error_is_public_and_below_the_root():
 def test_the_printed_tree_of_errors_is_the_real_one():
     printed: dict[str, str] = {}
     parents: list[str] = []
-    for row in (errors.__doc__ or "").splitlines():
-        found = re.match(r"    ([│├└─ ]*)([A-Z]\w+)", row)
+    for row in inspect.cleandoc(errors.__doc__ or "").splitlines()[1:]:
+        found = re.match(r"([│├└─ ]*)([A-Z]\w+)", row)
         if found:
             depth = len(found[1]) // 4
             parents[depth:] = [found[2]]
@@ -48,3 +49,12 @@ def test_importing_fleet_imports_no_driver_no_pydantic_and_no_telemetry_sdk():
     )
 
     assert done.stdout.strip() == "[]"
+
+
+def test_u09_fatal_keeps_its_message_and_is_told_from_other_failures():
+    error = fleet.Fatal("the card was reported stolen")
+
+    assert str(error) == "the card was reported stolen"
+    assert isinstance(error, fleet.FleetError)
+    # A step's own failures are never Fleet's: catching FleetError must not catch them.
+    assert not issubclass(TimeoutError, fleet.FleetError)
