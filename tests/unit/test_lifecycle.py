@@ -1,0 +1,423 @@
+"""What becomes of a task: each row of the table in fleet/lifecycle.py, and what no sequence may do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.lifecycle import (
+    CRASH_BUDGET,
+    Advance,
+    Advanced,
+    Bury,
+    Cancel,
+    Cancelled,
+    Completed,
+    Crashed,
+    Event,
+    Failed,
+    Finish,
+    Lost,
+    PutBack,
+    Refused,
+    Released,
+    Snoozed,
+    decide,
+    onward,
+)
+from fleet.model import Failure
+from fleet.policy import Policy
+from fleet.retry import Retry
+from tests.unit.model import Task, apply, claimed, given_its_key, promoted, revived
+
+BOOM = Failure(type="ValueError", message="boom")
+KILLED = Failure(type="Killed", message="signal 9")
+SILENT = Failure(type="LeaseLost", message="host fell silent")
+POLICY = Policy(retry=Retry(max_attempts=3, initial=10, jitter=0))
+
+
+def running(**columns) -> Task:
+    return Task(id=7, state="running", fence=1, owner=1, **columns)
+
+
+def after(task: Task, *events: Event, policy: Policy = POLICY) -> Task:
+    """Let events happen to a task, claiming it again whenever it was put back."""
+    for event in events:
+        task = apply(task, decide(task.claim, event, policy, 0.0))
+        if task.live:
+            task = run_again(task)
+    return task
+
+
+def run_again(task: Task) -> Task:
+    if task.state == "deferred":
+        task = promoted(task)
+    if task.state == "waiting":
+        task = given_its_key(task, 0.0)
+    return task if task.state == "running" else claimed(task, owner=1)
+
+
+# ── the step went on ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_u17_a_step_that_returned_goes_on_with_the_next_without_letting_go():
+    task = running(failures=2, crashes=1, losses=1, releases=3, prior=4, alone=True)
+
+    transition = decide(task.claim, Advanced("b", "2"), POLICY, 0.0)
+    moved = apply(task, transition)
+
+    assert transition == Advance("b", "2")
+    assert (moved.state, moved.step, moved.input, moved.fence, moved.visit) == (
+        ("running", "b", "2", 2, 2)
+    )
+    assert (moved.failures, moved.crashes, moved.losses, moved.releases, moved.prior) == (0,) * 5
+    assert not moved.alone
+    assert moved.claim.attempt == 1
+
+
+def test_the_claim_goes_on_as_the_row_does():
+    task = running(failures=2, crashes=1, losses=1, releases=3, prior=4, alone=True)
+    step = Advance("b", "2", priority=5)
+
+    went_on = onward(task.claim, step, fence=2)
+    row = apply(task, step).claim
+
+    # Where it stands in the line is the database's business while somebody holds it.
+    assert went_on._replace(rank=0, pos=0) == row._replace(rank=0, pos=0)
+
+
+def test_a_next_step_with_a_delay_lets_go_and_is_deferred():
+    transition = decide(running(failures=2).claim, Advanced("b", "2", delay=60), POLICY, 0.0)
+
+    assert isinstance(transition, PutBack)
+    assert (transition.outcome, transition.delay, transition.step) == ("next", 60, "b")
+    assert (transition.visit, transition.failures) == (2, 0)
+    assert apply(running(), transition).state == "deferred"
+
+
+def test_a_step_with_a_key_of_its_own_waits_for_it_and_gives_the_old_one_up():
+    task = running(key="old", granted=True)
+
+    waiting = apply(task, decide(task.claim, Advanced("b", "2", key="new"), POLICY, 0.0))
+
+    assert (waiting.state, waiting.key, waiting.granted) == ("waiting", "new", False)
+    assert waiting.visit == 2
+
+
+def test_a_step_whose_key_is_the_one_the_task_holds_just_goes_on():
+    task = running(key="same", granted=True)
+
+    assert decide(task.claim, Advanced("b", "2", key="same"), POLICY, 0.0) == Advance("b", "2")
+
+
+def test_a_step_without_a_key_of_its_own_keeps_the_one_the_task_holds():
+    task = running(key="old", granted=True)
+
+    moved = apply(task, decide(task.claim, Advanced("b", "2"), POLICY, 0.0))
+    deferred = apply(task, decide(task.claim, Advanced("b", "2", delay=5), POLICY, 0.0))
+
+    assert (moved.key, moved.granted) == ("old", True)
+    assert (deferred.key, deferred.granted) == ("old", True)
+
+
+def test_a_step_with_a_key_of_its_own_and_a_delay_waits_for_its_time_first():
+    task = running()
+
+    later = apply(task, decide(task.claim, Advanced("b", "2", delay=5, key="new"), POLICY, 0.0))
+
+    assert (later.state, later.key, promoted(later).state) == ("deferred", "new", "waiting")
+
+
+@pytest.mark.parametrize("delay", [None, 30])
+def test_a_step_with_a_priority_of_its_own_takes_it_along(delay):
+    task = running(priority=1)
+
+    event = Advanced("b", "2", delay=delay, priority=9)
+
+    assert apply(task, decide(task.claim, event, POLICY, 0.0)).priority == 9
+
+
+# ── the last step ended ──────────────────────────────────────────────────────────────────────────
+
+
+def test_r10_the_last_step_archives_the_task():
+    assert decide(running().claim, Completed("42"), POLICY, 0.0) == Finish("42", keep=True)
+    assert after(running(), Completed("42")).state == "succeeded"
+
+
+def test_r10_on_success_delete_keeps_nothing():
+    policy = Policy(on_success="delete")
+
+    assert after(running(), Completed("42"), policy=policy).state == "deleted"
+
+
+# ── again ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_snooze_costs_nothing():
+    task = running(failures=1, crashes=1, losses=1)
+
+    snoozed = apply(task, decide(task.claim, Snoozed(30), POLICY, 0.0))
+
+    assert (snoozed.state, snoozed.due_at) == ("deferred", 30)
+    assert (snoozed.failures, snoozed.crashes, snoozed.losses) == (1, 1, 1)
+    assert snoozed.claim.idempotency_key == task.claim.idempotency_key
+    assert snoozed.claim.attempt == task.claim.attempt
+
+
+def test_u02_a_failure_is_tried_again_after_the_delay_of_its_retry():
+    first = decide(running().claim, Failed(BOOM), POLICY, 0.0)
+    second = decide(running(failures=1).claim, Failed(BOOM), POLICY, 0.0)
+
+    assert isinstance(first, PutBack)
+    assert (first.outcome, first.delay, first.failures, first.error) == ("failed", 10, 1, BOOM)
+    assert isinstance(second, PutBack)
+    assert (second.delay, second.failures) == (20, 2)
+
+
+def test_u02_the_jitter_is_the_chance_that_is_given():
+    policy = Policy(retry=Retry(initial=10, jitter=0.5))
+
+    transition = decide(running().claim, Failed(BOOM), policy, chance=0.5)
+
+    assert isinstance(transition, PutBack)
+    assert transition.delay == 7.5
+
+
+def test_u09_a_timeout_is_a_failure_that_says_so():
+    transition = decide(running().claim, Failed(BOOM, timed_out=True), POLICY, 0.0)
+
+    assert isinstance(transition, PutBack)
+    assert (transition.outcome, transition.failures) == ("timed_out", 1)
+
+
+def test_u02_the_last_attempt_that_retry_allows_buries():
+    buried = after(running(), Failed(BOOM), Failed(BOOM), Failed(BOOM))
+
+    assert (buried.state, buried.reason, buried.failures) == ("buried", "exhausted", 3)
+    assert buried.ended_at_attempt == 3
+
+
+def test_one_attempt_means_no_retry():
+    policy = Policy(retry=Retry(max_attempts=1))
+
+    assert after(running(), Failed(BOOM), policy=policy).reason == "exhausted"
+
+
+def test_a_release_is_free_goes_to_the_front_and_is_counted_in_a_row():
+    task = running(failures=1, crashes=1)
+
+    released = apply(task, decide(task.claim, Released(), POLICY, 0.0))
+    twice = after(task, Released(), Released())
+
+    assert (released.state, released.front, released.releases) == ("ready", True, 1)
+    assert (released.failures, released.crashes) == (1, 1)
+    assert (twice.releases, twice.claim.attempt) == (2, task.claim.attempt)
+
+
+@pytest.mark.parametrize("event", [Snoozed(1), Failed(BOOM), Crashed(KILLED), Lost(SILENT)])
+def test_anything_else_ends_a_row_of_releases(event):
+    assert after(running(), Released(), Released(), event).releases == 0
+
+
+def test_a_thousand_releases_and_snoozes_bury_nothing():
+    task = after(running(), *[Released(), Snoozed(1)] * 500)
+
+    assert (task.state, task.claim.attempt) == ("running", 1)
+
+
+# ── the end, against its will ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("reason", ["fatal", "undecodable", "unstorable"])
+def test_u09_u10_what_is_pointless_to_try_again_is_buried_at_once_with_its_error(reason):
+    transition = decide(running(failures=1).claim, Refused(reason, BOOM), POLICY, 0.0)
+
+    assert isinstance(transition, Bury)
+    assert (transition.reason, transition.error, transition.keep) == (reason, BOOM, True)
+
+
+@pytest.mark.parametrize("event", [Refused("fatal", BOOM), Failed(BOOM), Crashed(KILLED)])
+def test_r10_on_failure_delete_keeps_nothing(event):
+    policy = Policy(retry=Retry(max_attempts=1), on_failure="delete")
+
+    assert after(running(crashes=2), event, policy=policy).state == "deleted"
+
+
+def test_u18_a_cancelled_task_is_cancelled():
+    assert decide(running().claim, Cancelled(), POLICY, 0.0) == Cancel()
+
+
+# ── blame ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_only_step_in_a_process_that_died_is_charged_and_runs_alone():
+    task = running()
+
+    crashed = apply(task, decide(task.claim, Crashed(KILLED, suspects=1), POLICY, 0.0))
+
+    assert (crashed.state, crashed.front) == ("ready", True)
+    assert (crashed.crashes, crashed.alone) == (1, True)
+    assert crashed.claim.attempt == 2
+
+
+def test_of_several_in_a_process_that_died_nobody_is_charged_but_each_runs_alone():
+    task = running(crashes=CRASH_BUDGET - 1)
+
+    suspect = apply(task, decide(task.claim, Crashed(KILLED, suspects=2), POLICY, 0.0))
+
+    assert (suspect.state, suspect.crashes, suspect.alone) == ("ready", 2, True)
+
+
+def test_p08_what_dies_alone_three_times_is_poison():
+    buried = after(running(), Crashed(KILLED), Crashed(KILLED), Crashed(KILLED))
+
+    assert (buried.state, buried.reason, buried.crashes) == ("buried", "poison", 3)
+
+
+def test_failures_and_crashes_have_budgets_of_their_own():
+    task = after(running(), Failed(BOOM), Crashed(KILLED), Failed(BOOM), Crashed(KILLED))
+
+    assert (task.state, task.failures, task.crashes) == ("running", 2, 2)
+    assert task.claim.attempt == 5
+
+
+def test_the_first_loss_is_free_from_the_second_on_it_runs_alone_then_a_loss_is_a_crash():
+    once = after(running(), Lost(SILENT))
+    twice = after(once, Lost(SILENT))
+    thrice = after(twice, Lost(SILENT))
+
+    assert (once.losses, once.crashes, once.alone) == (1, 0, False)
+    assert (twice.losses, twice.crashes, twice.alone) == (2, 0, True)
+    assert (thrice.losses, thrice.crashes, thrice.alone) == (3, 1, True)
+
+
+def test_losing_its_host_again_and_again_is_poison_in_the_end():
+    buried = after(running(), *[Lost(SILENT)] * 5)
+
+    assert (buried.state, buried.reason) == ("buried", "poison")
+    assert (buried.losses, buried.crashes) == (5, 3)
+
+
+def test_a_suspect_that_loses_its_host_is_charged_even_the_first_time():
+    task = after(running(), Crashed(KILLED, suspects=2), Lost(SILENT))
+
+    assert (task.losses, task.crashes) == (1, 1)
+
+
+def test_a_suspect_stays_alone_until_its_step_is_done():
+    suspect = after(running(), Crashed(KILLED, suspects=2), Failed(BOOM), Released(), Snoozed(1))
+
+    assert suspect.alone
+    assert not after(suspect, Advanced("b", "2")).alone
+
+
+# ── revival ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_p09_a_revived_step_has_new_budgets_and_goes_on_counting_its_attempts():
+    buried = after(running(), Failed(BOOM), Failed(BOOM), Failed(BOOM))
+
+    back = run_again(revived(buried, None, 0.0))
+
+    assert (back.failures, back.prior, back.claim.attempt) == (0, 3, 4)
+    assert back.fence > buried.fence
+    assert back.claim.idempotency_key == buried.claim.idempotency_key
+
+
+def test_u12_a_task_revived_at_another_step_enters_it_anew():
+    buried = after(running(), Failed(BOOM), Failed(BOOM), Failed(BOOM))
+
+    back = revived(buried, "b", 0.0)
+
+    assert (back.step, back.visit, back.prior, back.claim.attempt) == ("b", 2, 0, 1)
+
+
+# ── any sequence ─────────────────────────────────────────────────────────────────────────────────
+
+steps = st.sampled_from(["a", "b"])
+happenings = st.one_of(
+    st.builds(
+        Advanced,
+        steps,
+        st.just("1"),
+        delay=st.sampled_from([None, 5.0]),
+        priority=st.sampled_from([None, 3]),
+        key=st.sampled_from([None, "k", "l"]),
+    ),
+    st.just(Completed("1")),
+    st.just(Snoozed(1.0)),
+    st.builds(Failed, st.just(BOOM), st.booleans()),
+    st.builds(Refused, st.sampled_from(["fatal", "undecodable", "unstorable"]), st.just(BOOM)),
+    st.builds(Crashed, st.just(KILLED), st.integers(1, 3)),
+    st.just(Lost(SILENT)),
+    st.just(Released()),
+    st.just(Cancelled()),
+)
+# Mostly what lets a task live on, or no sequence would be long.
+lively = st.one_of(
+    st.builds(Failed, st.just(BOOM)),
+    st.builds(Crashed, st.just(KILLED), st.integers(1, 2)),
+    st.just(Lost(SILENT)),
+    st.just(Released()),
+    st.just(Snoozed(1.0)),
+    st.builds(Advanced, steps, st.just("1")),
+)
+stories = st.lists(st.one_of(lively, lively, happenings), max_size=40)
+policies = st.builds(
+    Policy,
+    retry=st.builds(Retry, max_attempts=st.integers(1, 4)),
+    on_success=st.sampled_from(["archive", "delete"]),
+    on_failure=st.sampled_from(["bury", "bury", "delete"]),
+)
+
+
+@given(policies, stories, st.data())
+def test_no_sequence_breaks_a_budget_a_fence_an_attempt_or_an_idempotency_key(policy, story, data):
+    task = run_again(Task(id=7))
+    for event in story:
+        before = task
+        task = apply(task, decide(task.claim, event, policy, 0.0))
+
+        stays_in_its_budgets(before, event, task, policy)
+        goes_on_from(before, event, task)
+        if task.state == "buried" and data.draw(st.booleans(), label="revive"):
+            dead, task = task, revived(task, data.draw(st.none() | steps, label="at"), 0.0)
+            is_the_same_visit_or_a_new_one(dead, task, anew=task.step != dead.step)
+        if not task.live:
+            return
+        task = run_again(task)
+        assert task.fence > before.fence
+
+
+def stays_in_its_budgets(before: Task, event: Event, task: Task, policy: Policy) -> None:
+    if task.live:
+        assert task.failures < policy.retry.max_attempts
+        assert task.crashes < CRASH_BUDGET
+    if task.reason is not None:
+        assert {
+            "exhausted": task.failures == policy.retry.max_attempts,
+            "poison": task.crashes == CRASH_BUDGET,
+        }.get(task.reason, isinstance(event, Refused))
+    if isinstance(event, Released | Snoozed):
+        spent = ("failures", "crashes", "losses", "prior")
+        assert [getattr(task, name) for name in spent] == [getattr(before, name) for name in spent]
+    if isinstance(event, Crashed) and event.suspects > 1:
+        assert task.crashes == before.crashes
+        assert task.alone
+
+
+def goes_on_from(before: Task, event: Event, task: Task) -> None:
+    assert task.fence >= before.fence
+    is_the_same_visit_or_a_new_one(before, task, anew=isinstance(event, Advanced))
+
+
+def is_the_same_visit_or_a_new_one(before: Task, task: Task, *, anew: bool) -> None:
+    changed = task.claim.idempotency_key != before.claim.idempotency_key
+    assert changed == anew
+    if anew:
+        assert task.visit > before.visit
+        assert task.claim.attempt == 1
+    else:
+        assert task.claim.attempt >= before.claim.attempt
