@@ -21,7 +21,7 @@ from fleet.client.connections import executor_for
 from fleet.client.decode import ResultDecoders
 from fleet.client.failures import TaskFailure, follow
 from fleet.client.handle import Handle
-from fleet.client.pool import BUDGET, Connection, Pool
+from fleet.client.pool import BUDGET, Connection, Line, Pool
 from fleet.client.refusals import refused
 from fleet.client.waiter import Waiter
 from fleet.config import DatabaseUrl, find_database
@@ -56,7 +56,7 @@ class OtherLoop(NotOpen):
 class _Open:
     """What exists only while the application is open."""
 
-    def __init__(self, writer: Pool, others: Pool, server: Server | None) -> None:
+    def __init__(self, writer: Line, others: Pool, server: Server | None) -> None:
         self.writer, self.others, self._server = writer, others, server
         self.coalescer = Coalescer(self._write)
         self.waiter = Waiter(self._look)
@@ -125,12 +125,12 @@ class Client:
             server = await asyncio.to_thread(serve(found.root).acquire)
             url = server.url
         opened = _Open(
-            Pool(url, size=1, budget=self._budget),
+            Line(url, self._budget),
             Pool(url, size=self._connections, budget=self._budget),
             server,
         )
         try:
-            await asyncio.gather(opened.writer.open(), opened.others.open())
+            await opened.others.open()
             await opened.writer.run(_check_schema, repeatable=True)
         except BaseException:
             await opened.close()

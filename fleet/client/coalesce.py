@@ -60,9 +60,9 @@ class Coalescer:
     async def _flush(self) -> None:
         try:
             while self._pending:
-                # Those whom the last write woke get to make their next call and join in.
-                await asyncio.sleep(0)
                 await self._write_some()
+                # Those whom this write woke get to make their next call and join in.
+                await asyncio.sleep(0)
         finally:
             self._flusher = None
             # Only if this task was cancelled, with its event loop: nobody will write these.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -55,33 +56,21 @@ class _NotDone(Exception):
     """Nothing was written: the same call may be tried again."""
 
 
-class Pool:
-    """At most ``size`` connections to one database, opened when they are first needed."""
+class Database(ABC):
+    """Carries calls out on some connection to one database."""
 
-    def __init__(self, url: str, *, size: int, budget: Seconds = BUDGET) -> None:
+    def __init__(self, url: str, budget: Seconds = BUDGET) -> None:
         self._url = url
         self._budget = budget
         self._behind_pooler = False
-        self._pool = asyncpg.create_pool(
-            url,
-            min_size=0,
-            max_size=size,
-            connect=self._connect,
-            # No session state is ever left behind, so the round trip to reset it is saved.
-            reset=_nothing,
-        )
 
-    async def open(self) -> None:
-        """Get ready; no connection is made yet."""
-        await self._pool
-
-    async def close(self) -> None:
-        """Close all connections; those that do not close in time are dropped."""
-        try:
-            async with asyncio.timeout(_GOODBYE):
-                await self._pool.close()
-        except (TimeoutError, OSError, asyncpg.InterfaceError):
-            self._pool.terminate()
+    @abstractmethod
+    async def _take(self, timeout: Seconds) -> Connection: ...
+    @abstractmethod
+    async def _give_back(self, conn: Connection) -> None: ...
+    @abstractmethod
+    async def _expire(self) -> None:
+        """See that no connection that is open now is taken again."""
 
     async def run(self, act: Act[T], *, repeatable: bool = False) -> T:
         """Carry ``act`` out on a connection; ``repeatable`` if doing it twice does no harm.
@@ -120,12 +109,12 @@ class Pool:
             raise await self._explain(conn, error, repeatable) from error
         finally:
             with contextlib.suppress(OSError, TimeoutError, asyncpg.InterfaceError):
-                await self._pool.release(conn)
+                await self._give_back(conn)
 
     async def _acquire(self, deadline: Seconds) -> Connection:
         left = deadline - asyncio.get_running_loop().time()
         try:
-            return await self._pool.acquire(timeout=max(left, 0.05))
+            return await self._take(max(left, 0.05))
         except _HOPELESS as error:
             raise self._unavailable(error) from error
         except Exception as error:
@@ -159,7 +148,7 @@ class Pool:
                 error,
             )
             self._behind_pooler = True
-            await self._pool.expire_connections()
+            await self._expire()
         return True
 
     async def _connect(self, *args: Any, **options: Any) -> Any:
@@ -176,6 +165,64 @@ class Pool:
     def _unavailable(self, error: BaseException, *, in_doubt: bool = False) -> DatabaseUnavailable:
         cause = str(error) or f"no reply within {self._budget:g}s"
         return DatabaseUnavailable(mask(self._url), cause.rstrip("."), in_doubt=in_doubt)
+
+
+class Pool(Database):
+    """At most ``size`` connections, opened when they are first needed."""
+
+    def __init__(self, url: str, *, size: int, budget: Seconds = BUDGET) -> None:
+        super().__init__(url, budget)
+        # No session state is ever left behind, so the round trip to reset it is saved.
+        self._pool = asyncpg.create_pool(
+            url, min_size=0, max_size=size, connect=self._connect, reset=_nothing
+        )
+
+    async def open(self) -> None:
+        """Get ready; no connection is made yet."""
+        await self._pool
+
+    async def close(self) -> None:
+        """Close all connections; those that do not close in time are dropped."""
+        try:
+            async with asyncio.timeout(_GOODBYE):
+                await self._pool.close()
+        except (TimeoutError, OSError, asyncpg.InterfaceError):
+            self._pool.terminate()
+
+    async def _take(self, timeout: Seconds) -> Connection:
+        return await self._pool.acquire(timeout=timeout)
+
+    async def _give_back(self, conn: Connection) -> None:
+        await self._pool.release(conn)
+
+    async def _expire(self) -> None:
+        await self._pool.expire_connections()
+
+
+class Line(Database):
+    """One connection, kept at hand for one caller at a time: a pool's bookkeeping takes 60 µs."""
+
+    def __init__(self, url: str, budget: Seconds = BUDGET) -> None:
+        super().__init__(url, budget)
+        self._conn: Connection = None
+
+    async def close(self) -> None:
+        """Close the connection; drop it if that takes long."""
+        if self._conn is not None:
+            with contextlib.suppress(TimeoutError, OSError, asyncpg.InterfaceError):
+                await self._conn.close(timeout=_GOODBYE)  # terminates when the time is over
+
+    async def _take(self, timeout: Seconds) -> Connection:
+        if self._conn is None or self._conn.is_closed():
+            async with asyncio.timeout(timeout):
+                self._conn = await self._connect(self._url)
+        return self._conn
+
+    async def _give_back(self, conn: Connection) -> None:
+        """Keep it."""
+
+    async def _expire(self) -> None:
+        await self.close()
 
 
 async def _nothing(_: object) -> None:

