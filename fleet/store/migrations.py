@@ -73,7 +73,9 @@ def read(directory: Path | None = None) -> list[Migration]:
         found.append(Migration(int(match[1]), match[2], path.read_text(encoding="utf-8")))
     if not found or [m.version for m in found] != list(range(1, len(found) + 1)):
         versions = ", ".join(str(m.version) for m in found) or "none"
-        raise MigrationError(f"{directory}: versions must be 1, 2, 3, … without a gap; found {versions}")
+        raise MigrationError(
+            f"{directory}: versions must be 1, 2, 3, … without a gap; found {versions}"
+        )
     return found
 
 
@@ -126,10 +128,12 @@ async def migrate(
     *,
     to: int | None = None,
     files: Sequence[Migration] | None = None,
+    partitions: bool = True,
 ) -> AsyncIterator[Migration]:
     """Apply what is missing and yield each migration once it is committed.
 
     Any number of these may run at once: each file is applied under a lock, by whoever gets it.
+    ``partitions`` makes those of the coming weeks, too; without them the default ones serve.
     """
     files = files if files is not None else read()
     for migration in pending(files, await applied(conn), to):
@@ -148,7 +152,8 @@ async def migrate(
                 ) from error
             await conn.execute(_RECORD, migration.version, migration.name, migration.checksum)
         yield migration
-    await conn.execute("select fleet.maintain()")
+    if partitions:
+        await conn.execute("select fleet.maintain()")
 
 
 def script(files: Sequence[Migration], *, after: int = 0) -> str:

@@ -1,0 +1,67 @@
+"""Cancel, from pending to running (the database's half of U18)."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from fleet.lifecycle import Cancelled, Completed, Released
+from tests.store.conftest import ALICE, Table
+
+
+@pytest.mark.parametrize("options", [{}, {"delay": 60.0}, {"key": "k"}])
+async def test_u18_a_pending_task_is_cancelled_at_once(table: Table, options):
+    (task,) = await table.enqueue("1", **options)
+    assert await table.db.fetchval("select fleet.cancel($1)", task) == "cancelled"
+    assert await table.state(task) == "cancelled"
+    assert await table.claim(limit=5) == []
+    assert await table.db.fetchval("select fleet.cancel($1)", task) == "ended"
+
+
+async def test_u18_a_running_task_is_asked_and_its_owner_ends_it(table: Table):
+    (task,) = await table.enqueue("1")
+    claim = await table.claim_one()
+    assert await table.db.fetchval("select fleet.cancel($1)", task) == "requested"
+    assert await table.db.fetchval("select fleet.cancel($1)", task) == "requested", "twice is once"
+    assert await table.db.fetchval("select fleet.cancel_leftovers()") == 0, "it still runs"
+
+    await table.settle(ALICE, (claim, Cancelled()))
+    assert await table.state(task) == "cancelled"
+    assert await table.db.fetchval("select count(*) from fleet.cancellation") == 0
+
+
+async def test_u18_a_wish_survives_the_owner_that_never_saw_it(table: Table):
+    (task,) = await table.enqueue("1")
+    claim = await table.claim_one()
+    await table.db.fetch("select fleet.cancel($1)", task)
+    await table.settle(ALICE, (claim, Released()))
+    assert await table.db.fetchval("select fleet.cancel_leftovers()") == 1
+    assert await table.state(task) == "cancelled"
+
+
+async def test_u18_a_task_that_ends_first_has_ended(table: Table):
+    (task,) = await table.enqueue("1")
+    claim = await table.claim_one()
+    await table.db.fetch("select fleet.cancel($1)", task)
+    await table.settle(ALICE, (claim, Completed("1")))
+    assert await table.db.fetchval("select fleet.cancel_leftovers()") == 0
+    assert await table.state(task) == "succeeded"
+    assert await table.db.fetchval("select count(*) from fleet.cancellation") == 0
+
+
+async def test_a_cancel_in_an_open_transaction_holds_no_finish_up(table: Table, dsn: str):
+    (task,) = await table.enqueue("1")
+    claim = await table.claim_one()
+    operator = await asyncpg.connect(dsn)
+    transaction = operator.transaction()
+    await transaction.start()
+    assert await operator.fetchval("select fleet.cancel($1)", task) == "requested"
+
+    await table.db.execute("set lock_timeout = '2s'")
+    assert (await table.settle(ALICE, (claim, Completed("1")))).fences
+    await transaction.rollback()
+    await operator.close()
+
+
+async def test_an_unknown_task_is_no_error(table: Table):
+    assert await table.db.fetchval("select fleet.cancel(4711)") is None
