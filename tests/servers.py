@@ -88,6 +88,7 @@ def start_server(version: int, directory: Path) -> Iterator[TestServer]:
         # The server runs as another user, whom pytest's folders keep out.
         directory = Path(tempfile.mkdtemp(prefix="fleet-test-pg-"))
         directory.chmod(0o711)
+    directory.mkdir(parents=True, exist_ok=True)
     with (
         _thrown_away(directory),
         Server(

@@ -140,9 +140,10 @@ def _copy(binaries: Binaries, cache: Path) -> Path:
         for part in ("bin", "lib", "share"):
             if (prefix / part).is_dir():
                 shutil.copytree(prefix / part, staged / inner / part, symlinks=True)
-        libraries = prefix.parent.parent / f"{WHEEL}.libs"
-        if binaries.wheel and libraries.is_dir():
-            shutil.copytree(libraries, staged / libraries.name)
+        base = prefix.parent.parent
+        for libraries in (base / f"{WHEEL}.libs", base / WHEEL / ".dylibs"):  # Linux, macOS
+            if binaries.wheel and libraries.is_dir():
+                shutil.copytree(libraries, staged / libraries.relative_to(base))
         _open_to_all(staged)
         try:
             staged.rename(target)

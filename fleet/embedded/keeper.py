@@ -120,22 +120,20 @@ class Keeper:
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self.child: subprocess.Popen[bytes] | None = None
-        self.told_to_stop = False
         # Opened once: somebody may remove the project under a running server.
         self.users, self.server = open_lock(orders.users), open_lock(orders.server)
 
     def run(self) -> None:
         """Start the server, watch it, and clear up."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_term)
+        # A service manager or a logout signals every process at once. The users may be draining:
+        # they still need the server, and when they are gone this ends by itself.
+        for sig in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(sig, signal.SIG_IGN)
         self._start()
         if self._users_left():
             self._stop()
             for folder in self.orders.remove:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _on_term(self, *_: Any) -> None:
-        self.told_to_stop = True
 
     def _start(self) -> None:
         o = self.orders
@@ -160,9 +158,7 @@ class Keeper:
         The lock on the users stays held for the rest of this process, so that a newcomer waits
         for the stop to end.
         """
-        while not self.told_to_stop:
-            if flock(self.users):
-                return True
+        while not flock(self.users):
             if self.orders.keeper_fd is not None and self._is_over():
                 return False
             time.sleep(LOOK)

@@ -197,8 +197,8 @@ class Server:
         if made_by is not None and wanted not in (None, made_by):
             raise EmbeddedError(
                 f"{data} was made by PostgreSQL {made_by}, and {wanted} is asked for: another "
-                f"major version cannot read it. Ask for {made_by}, or remove {data} to start with an "
-                f"empty database."
+                f"major version cannot read it. Ask for {made_by}, or remove {data} to start with "
+                f"an empty database."
             )
         try:
             return binaries.find(made_by or wanted)

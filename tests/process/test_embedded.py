@@ -47,33 +47,49 @@ except EmbeddedError as error:
 """
 
 
-@pytest.fixture
-def empty() -> Iterator[Path]:
-    """A project's folder that the server's user can reach; nothing may run there at the end."""
+def new_folder() -> Path:
+    """Make a project's folder that the server's user can reach."""
     folder = Path(tempfile.mkdtemp(prefix="fleet-test-"))
     folder.chmod(0o755)
-    yield folder
+    return folder
+
+
+def wait_until_idle(folder: Path) -> None:
+    """Nothing may run in a project that nobody uses."""
     lock = folder / ".fleet" / "postgres" / "server.lock"
     wait_until(lambda: not lock.exists() or is_free(lock))
     wait_until(lambda: not keepers(folder))
+
+
+@pytest.fixture
+def empty() -> Iterator[Path]:
+    folder = new_folder()
+    yield folder
+    wait_until_idle(folder)
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
-def template() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="fleet-test-"))
-    folder.chmod(0o755)
+def veteran() -> Iterator[Path]:
+    folder = new_folder()
     with serve(folder, durable=False) as server:
         run(server.url, "create table kept as select 42 as answer")
-    wait_until(lambda: is_free(server.home.server_lock))
+    wait_until_idle(folder)
     yield folder
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def project(empty: Path, template: Path) -> Path:
-    """A project whose server has run before."""
-    subprocess.run(["cp", "-a", str(template / ".fleet"), str(empty)], check=True)
+def project(veteran: Path) -> Iterator[Path]:
+    """A project whose server has run before, for tests that leave it as it was."""
+    yield veteran
+    wait_until_idle(veteran)
+
+
+@pytest.fixture
+def doomed(empty: Path, veteran: Path) -> Path:
+    """A copy of it, for tests that do harm."""
+    subprocess.run(["cp", "-a", str(veteran / ".fleet"), str(empty)], check=True)
     return empty
 
 
@@ -147,10 +163,10 @@ def test_a_version_that_is_not_here_names_those_that_are(empty):
         serve(empty, version=12).acquire()
 
 
-def test_data_of_a_version_that_is_not_here(project):
-    (serve(project).home.data / "PG_VERSION").write_text("12\n")
+def test_data_of_a_version_that_is_not_here(doomed):
+    (serve(doomed).home.data / "PG_VERSION").write_text("12\n")
     with pytest.raises(EmbeddedError, match=r"made by PostgreSQL 12.*there is 18.*remove"):
-        serve(project).acquire()
+        serve(doomed).acquire()
 
 
 def test_data_of_another_version_than_asked_for(project):
@@ -158,22 +174,22 @@ def test_data_of_another_version_than_asked_for(project):
         serve(project, version=16).acquire()
 
 
-def test_a_folder_that_is_no_data_directory(project):
-    (serve(project).home.data / "PG_VERSION").unlink()
+def test_a_folder_that_is_no_data_directory(doomed):
+    (serve(doomed).home.data / "PG_VERSION").unlink()
     with pytest.raises(EmbeddedError, match="has no PG_VERSION"):
-        serve(project).acquire()
+        serve(doomed).acquire()
 
 
-def test_a_password_that_is_gone(project):
-    (serve(project).home.folder / "password").unlink()
+def test_a_password_that_is_gone(doomed):
+    (serve(doomed).home.folder / "password").unlink()
     with pytest.raises(EmbeddedError, match=r"password is gone"):
-        serve(project).acquire()
+        serve(doomed).acquire()
 
 
-def test_damaged_data_says_what_the_server_said(project):
-    (serve(project).home.data / "global" / "pg_control").write_bytes(b"nonsense")
+def test_damaged_data_says_what_the_server_said(doomed):
+    (serve(doomed).home.data / "global" / "pg_control").write_bytes(b"nonsense")
     with pytest.raises(EmbeddedError, match=r"did not start: .*(FATAL|PANIC).*server\.log"):
-        serve(project).acquire()
+        serve(doomed).acquire()
 
 
 def test_a_project_that_is_not_there(tmp_path):
@@ -311,7 +327,10 @@ def test_backends_that_survive_a_killed_server_are_waited_for(project):
         with serve(project) as server:
             busy = await asyncpg.connect(server.url)
             waiting = asyncio.create_task(busy.execute("select pg_sleep(60)"))
-            await asyncio.sleep(0)
+            look = await asyncpg.connect(server.url)
+            asleep = "select 1 from pg_stat_activity where wait_event = 'PgSleep'"
+            while not await look.fetchval(asleep):
+                pass
             pid = server.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
@@ -322,6 +341,7 @@ def test_backends_that_survive_a_killed_server_are_waited_for(project):
             await fresh.close()
             with pytest.raises((asyncpg.PostgresError, OSError)):
                 await waiting
+            look.terminate()
 
     asyncio.run(crash_under_a_connection())
 
@@ -361,19 +381,23 @@ def test_a_lost_keeper_is_replaced_by_the_last_user(project):
     wait_until(lambda: gone(pid))
 
 
-def test_a_keeper_told_to_stop_stops_the_server(project):
+def test_a_keeper_told_to_stop_waits_for_the_users(project):
     with serve(project) as server:
         pid = server.pid
-        keepers(project)[0].terminate()
         assert pid is not None
-        wait_until(lambda: gone(pid))
+        [keeper] = keepers(project)
+        for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            keeper.send_signal(sig)
+        assert run(server.url, "select answer from kept") == 42
+        assert keepers(project) == [keeper]
+    wait_until(lambda: gone(pid))
 
 
-def test_a_project_removed_under_its_server(project):
-    with serve(project) as server:
+def test_a_project_removed_under_its_server(doomed):
+    with serve(doomed) as server:
         pid = server.pid
-        shutil.rmtree(project / ".fleet")
-        with serve(project) as fresh:
+        shutil.rmtree(doomed / ".fleet")
+        with serve(doomed) as fresh:
             assert run(fresh.url, "select to_regclass('kept')") is None
     assert pid is not None
     wait_until(lambda: gone(pid))
@@ -427,10 +451,10 @@ def test_nobody_gets_in_without_the_password(project):
             assert server.home.password not in " ".join(process.cmdline())
 
 
-def test_a_project_deeper_than_a_socket_path_may_be(empty, template):
+def test_a_project_deeper_than_a_socket_path_may_be(empty, veteran):
     deep = empty.joinpath(*["a-folder-with-a-rather-long-name"] * 6)
     deep.mkdir(parents=True)
-    subprocess.run(["cp", "-a", str(template / ".fleet"), str(deep)], check=True)
+    subprocess.run(["cp", "-a", str(veteran / ".fleet"), str(deep)], check=True)
     with serve(deep) as server:
         assert run(server.url, "select answer from kept") == 42
     wait_until(lambda: is_free(server.home.server_lock))
