@@ -21,6 +21,7 @@ class Table:
     def __init__(self, db: asyncpg.Connection, policy: Policy) -> None:
         self.db = db
         self.policy = policy
+        self.keep = 86_400.0
 
     async def enqueue(self, *inputs: str, **options) -> list[int]:
         options = {"job": "resize", "step": "one", "queue": "images"} | options
@@ -38,7 +39,7 @@ class Table:
 
     def outcome(self, claim: Claim, event: Event, policy: Policy | None = None) -> Outcome:
         transition = decide(claim, event, policy or self.policy, 0.5)
-        return Outcome(claim, transition, "worker-1", 0.25, 86_400.0)
+        return Outcome(claim, transition, "worker-1", 0.25, self.keep)
 
     async def settle(self, owner: OwnerId, *pairs: tuple[Claim, Event]) -> Report:
         return await write(self.db, owner, [self.outcome(c, e) for c, e in pairs])

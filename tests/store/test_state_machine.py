@@ -1,0 +1,525 @@
+"""Whatever happens to tasks, in whatever order, the tables say what the reference model says.
+
+Hypothesis makes up the stories: two owners, two queues, keys, unique slots, delays, failures, dying
+processes and silent hosts, writes by those who have lost the task, people who cancel, revive and
+delete. After every event each row is compared with tests/unit/model.py, and in the end everything
+must be able to finish: nothing is stuck. The clock is frozen and moved by hand.
+
+FLEET_TEST_EXAMPLES and FLEET_TEST_STEPS make the search longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterator
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from fleet.lifecycle import (
+    Advance,
+    Advanced,
+    Bury,
+    Cancelled,
+    Completed,
+    Crashed,
+    Event,
+    Failed,
+    Finish,
+    Lost,
+    Refused,
+    Released,
+    Snoozed,
+    decide,
+    onward,
+)
+from fleet.model import Claim, Failure, OwnerId, Submission
+from fleet.policy import Policy
+from fleet.retry import Retry
+from fleet.store import claims, enqueue
+from fleet.store.outcomes import Outcome, Report, write
+from tests.unit.model import EPOCH, Task, World, documented_arrows
+
+T = TypeVar("T")
+
+OWNERS: Final = (OwnerId(1), OwnerId(2))
+QUEUES: Final = ("q", "r")
+KNOWN: Final = ("x/a", "x/b", "y/a", "y/b")  # and nobody knows x/c
+ERROR: Final = Failure(type="ValueError", message="boom")
+UNSTORABLE: Final = '"\\u0000"'
+
+_FREEZE: Final = """
+create table fleet.frozen as select '2030-01-01 00:00+00'::timestamptz as moment;
+create or replace function fleet.now() returns timestamptz
+language sql stable as 'select moment from fleet.frozen';
+"""
+
+_EMPTY: Final = """
+truncate fleet.task, fleet.archive, fleet.attempt, fleet.buried, fleet.key, fleet.cancellation
+    restart identity;
+update fleet.frozen set moment = '2030-01-01 00:00+00';
+"""
+
+_LIVE: Final = """
+select id, queue::text, job::text, step, input::text, state, fence, owner, visit, failures,
+       crashes, losses, releases, prior, priority, rank = -2 * priority as front, alone, granted,
+       key, extract(epoch from due_at - '2030-01-01 00:00+00')::float8 as due_at,
+       extract(epoch from ready_at - '2030-01-01 00:00+00')::float8 as ready_at,
+       unique_slot, unique_scope, error ->> 'type' as error, pos
+  from fleet.task
+"""
+
+_ENDED: Final = """
+select id, outcome as state, fence, visit, attempt, failures, crashes, losses, releases, priority,
+       queue, job, step, key, input::text, null as reason
+  from fleet.archive
+union all
+select id, 'buried', fence, visit, attempt, failures, crashes, losses, releases, priority,
+       queue, job, step, key, input::text, reason
+  from fleet.buried
+"""
+
+_HISTORY: Final = """
+select task_id, fence, visit, attempt, step, outcome from fleet.attempt order by task_id, fence
+"""
+
+happenings = st.one_of(
+    st.builds(
+        Advanced,
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["1", "2"]),
+        delay=st.sampled_from([None, None, 5.0]),
+        priority=st.sampled_from([None, None, 2]),
+        key=st.sampled_from([None, None, "k", "l"]),
+    ),
+    st.just(Completed("42")),
+    st.just(Snoozed(5.0)),
+    st.builds(Failed, st.just(ERROR), st.booleans()),
+    st.builds(Refused, st.sampled_from(["fatal", "undecodable"]), st.just(ERROR)),
+    st.builds(Crashed, st.just(ERROR), st.integers(1, 2)),
+    st.builds(Released, st.sampled_from([None, ERROR])),
+    st.just(Cancelled()),
+)
+policies = st.builds(
+    Policy,
+    retry=st.builds(
+        Retry, max_attempts=st.integers(1, 3), initial=st.sampled_from([0, 10]), jitter=st.just(0)
+    ),
+    on_success=st.sampled_from(["archive", "archive", "delete"]),
+    on_failure=st.sampled_from(["bury", "bury", "delete"]),
+)
+
+
+class Database:
+    """One connection, driven from Hypothesis's rules, which are not async."""
+
+    def __init__(self, dsn: str) -> None:
+        self._runner = asyncio.Runner()
+        self.conn = self.run(asyncpg.connect(dsn, server_settings=claims.SETTINGS))
+        self.run(self.conn.execute(_FREEZE))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def fetch(self, query: str, *args: object) -> list[asyncpg.Record]:
+        return self.run(self.conn.fetch(query, *args))
+
+    def close(self) -> None:
+        self.run(self.conn.close())
+        self._runner.close()
+
+
+class Fleet(RuleBasedStateMachine):
+    """The events of a fleet, in any order."""
+
+    def __init__(self, db: Database, arrows: set[tuple[str, str]]) -> None:
+        super().__init__()
+        self.db = db
+        self.world = World()
+        self.given: list[tuple[OwnerId, Claim]] = []  # every claim there ever was
+        self.last_position = 0
+        self.arrows = arrows
+
+    @initialize()
+    def an_empty_database(self) -> None:
+        self.db.run(self.db.conn.execute(_EMPTY))
+        self.last_position = self.db.fetch("select nextval('fleet.position')")[0][0]
+
+    # ── applications ─────────────────────────────────────────────────────────────────────────────
+
+    @rule(
+        count=st.integers(1, 3),
+        queue=st.sampled_from(QUEUES),
+        step=st.sampled_from(["a", "a", "a", "c"]),
+        priority=st.integers(-1, 1),
+        delay=st.sampled_from([None, None, 0.0, 5.0, 60.0]),
+        key=st.sampled_from([None, "k", "l"]),
+    )
+    def tasks_are_enqueued(self, count, queue, step, priority, delay, key):
+        task = Submission(
+            job="x", step=step, queue=queue, input="1", priority=priority, delay=delay, key=key
+        )
+        for made in self.db.run(enqueue.insert(self.db.conn, [task] * count)):
+            assert made.created
+            self._enqueued(made.id, task)
+
+    @rule(
+        job=st.sampled_from(["x", "y"]),
+        unique=st.sampled_from(["u", "v"]),
+        scope=st.sampled_from(["while_waiting", "while_live"]),
+        delay=st.sampled_from([None, None, 5.0]),
+        key=st.sampled_from([None, None, "k"]),
+    )
+    def a_unique_task_is_enqueued(self, job, unique, scope, delay, key):
+        task = Submission(
+            job=job,
+            step="a",
+            queue="q",
+            input="1",
+            delay=delay,
+            key=key,
+            unique=unique,
+            unique_scope=scope,
+        )
+        made = self.db.run(enqueue.insert_one(self.db.conn, task))
+        holder = self.world.slot_holder(job, unique)
+        assert made.created == (holder is None)
+        if made.created:
+            self._enqueued(made.id, task)
+        else:
+            assert made.id == holder
+
+    def _enqueued(self, task_id: int, task: Submission) -> None:
+        row = Task(
+            id=task_id,
+            queue=task.queue,
+            job=task.job,
+            step=task.step,
+            input=task.input,
+            priority=task.priority,
+            key=task.key,
+            unique_slot=task.unique,
+            unique_scope=task.unique_scope if task.unique else None,
+        )
+        self.world.enqueue(row, task.delay)
+
+    # ── owners ───────────────────────────────────────────────────────────────────────────────────
+
+    @rule(owner=st.sampled_from(OWNERS), queue=st.sampled_from(QUEUES), limit=st.integers(1, 4))
+    def an_owner_claims(self, owner, queue, limit):
+        self._claim(owner, queue, limit)
+
+    def _claim(self, owner: OwnerId, queue: str, limit: int, known=KNOWN) -> list[Claim]:
+        got = self.db.run(claims.claim(self.db.conn, owner, queue, limit, known))
+        expected = self.world.claim(owner, queue, limit, known)
+        assert [_comparable(claim) for claim in got] == [task.claim for task in expected]
+        self.given += [(owner, claim) for claim in got]
+        return got
+
+    @precondition(lambda self: self._owners_with_work())
+    @rule(data=st.data(), policy=policies)
+    def steps_end(self, data, policy):
+        owner = data.draw(st.sampled_from(self._owners_with_work()), label="owner")
+        held = st.sampled_from(self._held(owner))
+        some = data.draw(
+            st.lists(held, min_size=1, max_size=3, unique_by=lambda claim: claim.id), label="ended"
+        )
+        events = [data.draw(happenings, label=f"of {claim.id}") for claim in some]
+        self._write(owner, some, events, policy)
+
+    @precondition(lambda self: self._stale())
+    @rule(data=st.data(), event=happenings)
+    def a_stalled_host_writes_what_is_no_longer_its_own(self, data, event):
+        owner, stale = data.draw(st.sampled_from(self._stale()), label="stale")
+
+        report = self._send(owner, [stale], [event], Policy())
+
+        assert (report.lost, report.busy, report.fences) == ({stale.id}, set(), {})
+
+    @precondition(lambda self: self._owners_with_work())
+    @rule(data=st.data(), event=happenings)
+    def a_stranger_writes_with_the_right_fence(self, data, event):
+        owner = data.draw(st.sampled_from(self._owners_with_work()), label="owner")
+        claim = data.draw(st.sampled_from(self._held(owner)), label="claim")
+
+        report = self._send(OwnerId(owner + 10), [claim], [event], Policy())
+
+        assert report.lost == {claim.id}
+
+    @precondition(lambda self: self._owners_with_work())
+    @rule(data=st.data())
+    def one_result_of_a_batch_cannot_be_stored(self, data):
+        owner = data.draw(st.sampled_from(self._owners_with_work()), label="owner")
+        held = self._held(owner)
+        bad = data.draw(st.sampled_from(held), label="unstorable")
+
+        report = self._send(
+            owner,
+            held,
+            [Completed(UNSTORABLE if claim is bad else "42") for claim in held],
+            Policy(),
+        )
+
+        assert set(report.fences) == {claim.id for claim in held}
+        assert report.unstorable == {bad.id}
+        error = Failure(type="UntranslatableCharacterError", message="…")
+        verdict = Bury("unstorable", error, bad.failures, bad.crashes, bad.losses)
+        self.world.write([(claim, Finish("42")) for claim in held if claim is not bad])
+        self.world.write([(bad, verdict)])
+
+    @precondition(lambda self: self._owners_with_work())
+    @rule(data=st.data(), policy=policies)
+    def a_process_dies_with_all_its_steps(self, data, policy):
+        owner = data.draw(st.sampled_from(self._owners_with_work()), label="owner")
+        held = self._held(owner)
+        self._write(owner, held, [Crashed(ERROR, suspects=len(held))] * len(held), policy)
+
+    @rule(owner=st.sampled_from(OWNERS), policy=policies)
+    def a_silent_owner_is_taken_over(self, owner, policy):
+        held = self.db.run(claims.held(self.db.conn, owner))
+        expected = [task.claim for task in self.world.running(owner)]
+        assert [_comparable(claim) for claim in held] == expected
+        self._write(owner, held, [Lost(ERROR)] * len(held), policy)
+
+    def _write(
+        self, owner: OwnerId, held: list[Claim], events: list[Event], policy: Policy
+    ) -> None:
+        report = self._send(owner, held, events, policy)
+        assert set(report.fences) == {claim.id for claim in held}
+        assert (report.lost, report.busy, report.unstorable) == (set(), set(), set())
+        written = [
+            (claim, decide(claim, event, policy, 0.0))
+            for claim, event in zip(held, events, strict=True)
+        ]
+        self.world.write(written)
+        for claim, transition in written:
+            fence = report.fences[claim.id]
+            if isinstance(transition, Advance):
+                self.given.append((owner, onward(claim, transition, fence)))
+                fence -= 1
+            assert fence == claim.fence
+
+    def _send(
+        self, owner: OwnerId, held: list[Claim], events: list[Event], policy: Policy
+    ) -> Report:
+        outcomes = [
+            Outcome(claim, decide(claim, event, policy, 0.0), "w1", 0.1, policy.keep)
+            for claim, event in zip(held, events, strict=True)
+        ]
+        return self.db.run(write(self.db.conn, owner, outcomes))
+
+    def _held(self, owner: OwnerId) -> list[Claim]:
+        return [claim for by, claim in self.given if by == owner and self.world.holds(by, claim)]
+
+    def _owners_with_work(self) -> list[OwnerId]:
+        return [owner for owner in OWNERS if self._held(owner)]
+
+    def _stale(self) -> list[tuple[OwnerId, Claim]]:
+        return [(by, claim) for by, claim in self.given if not self.world.holds(by, claim)]
+
+    # ── the beat ─────────────────────────────────────────────────────────────────────────────────
+
+    @rule(seconds=st.sampled_from([1.0, 5.0, 60.0]))
+    def time_passes(self, seconds):
+        step = timedelta(seconds=seconds)
+        self.db.run(self.db.conn.execute("update fleet.frozen set moment = moment + $1", step))
+        self.world.now += seconds
+
+    @rule()
+    def what_is_due_is_promoted(self):
+        line = {task.id: task.due_at for task in self.world.live() if task.state == "deferred"}
+
+        assert self.db.run(claims.promote(self.db.conn)) == self.world.promote()
+
+        rows = self.db.fetch("select id from fleet.task where state = 'ready' order by pos")
+        came = [line[row["id"]] for row in rows if row["id"] in line]
+        assert came == sorted(came), "the earliest due comes first"
+
+    @rule()
+    def keys_are_granted(self):
+        assert self.db.run(claims.grant_keys(self.db.conn)) == self.world.grant_keys()
+
+    @rule()
+    def wishes_that_nobody_heard_are_carried_out(self):
+        ended = self.db.fetch("select fleet.cancel_leftovers()")[0][0]
+        assert ended == self.world.cancel_leftovers()
+
+    # ── people ───────────────────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: self.world.tasks)
+    @rule(data=st.data())
+    def somebody_cancels(self, data):
+        task_id = data.draw(st.sampled_from(sorted(self.world.tasks)), label="task")
+        answer = self.db.fetch("select fleet.cancel($1)", task_id)[0][0]
+        assert answer == self.world.cancel(task_id)
+
+    @precondition(lambda self: self._buried())
+    @rule(data=st.data(), step=st.sampled_from([None, None, "a", "b"]))
+    def somebody_revives(self, data, step):
+        task_id = data.draw(st.sampled_from(self._buried()), label="task")
+        if self.world.revive(task_id, step):
+            self.db.fetch("select fleet.revive($1, $2)", task_id, step)
+            return
+        dead = self.world.tasks[task_id]
+        holder = self.world.slot_holder(dead.job, dead.unique_slot)
+        with pytest.raises(asyncpg.UniqueViolationError, match=f"held by task {holder}$"):
+            self.db.fetch("select fleet.revive($1, $2)", task_id, step)
+
+    @precondition(lambda self: self.world.live())
+    @rule(data=st.data())
+    def somebody_revives_what_is_live(self, data):
+        task_id = data.draw(st.sampled_from([task.id for task in self.world.live()]), label="task")
+        with pytest.raises(asyncpg.PostgresError, match=f"task {task_id} is live"):
+            self.db.fetch("select fleet.revive($1)", task_id)
+
+    @precondition(lambda self: self.world.live())
+    @rule(data=st.data())
+    def an_operator_deletes_a_row(self, data):
+        task_id = data.draw(st.sampled_from([task.id for task in self.world.live()]), label="task")
+        self.db.fetch("delete from fleet.task where id = $1", task_id)
+        self.world.delete(task_id)
+
+    def _buried(self) -> list[int]:
+        return [task.id for task in self.world.tasks.values() if task.state == "buried"]
+
+    # ── what must be so, whatever happened ───────────────────────────────────────────────────────
+
+    @invariant()
+    def every_live_row_is_as_the_model_says(self):
+        rows = {row["id"]: Task(**row) for row in self.db.fetch(_LIVE)}
+        drew = {task_id for task_id in self.world.drew if task_id in rows}
+        self.world.drew.clear()
+        for task_id in drew:
+            if self.world.tasks[task_id].live:
+                self._placed(task_id, rows[task_id].pos)
+        self.last_position = max(
+            [self.last_position] + [rows[task_id].pos or 0 for task_id in drew]
+        )
+        assert rows == {task.id: task for task in self.world.live()}
+
+    def _placed(self, task_id: int, position: int | None) -> None:
+        assert position is not None
+        assert position > self.last_position, "a fresh position is behind all others"
+        self.world.tasks[task_id] = replace(self.world.tasks[task_id], pos=position)
+
+    @invariant()
+    def every_task_is_in_one_place(self):
+        ended = self.db.fetch(_ENDED)
+        expected = [task for task in self.world.tasks.values() if task.state not in GONE]
+        assert {row["id"]: dict(row) for row in ended} == {t.id: _ended(t) for t in expected}
+        assert len(ended) == len(expected), "a task ended twice"
+
+    @invariant()
+    def columns_fit_the_state(self):
+        for row in self.db.fetch("select * from fleet.task"):
+            state = row["state"]
+            assert (row["waiting_for"] is not None) == (state == "waiting")
+            assert (row["claimed_at"] is not None) == (state == "running")
+            assert row["due_at"] is None or state in ("deferred", "waiting")
+            assert row["waiting_for"] in (None, row["key"])
+            assert row["key"] is not None or not row["granted"]
+
+    @invariant()
+    def a_key_has_one_holder_and_nobody_waits_in_vain(self):
+        keys = {(row["queue"], row["key"]): row["holder"] for row in self.db.fetch(KEYS)}
+        assert keys == self.world.keys
+        granted = [(task.place, task.id) for task in self.world.live() if task.granted]
+        assert len(granted) == len(dict(granted)), "two tasks have the same key"
+        assert dict(granted) == {place: holder for place, holder in keys.items() if holder}
+        for task in self.world.live():
+            if task.state == "waiting" and task.due_at is None:
+                assert task.place in keys
+
+    @invariant()
+    def history_is_complete_and_in_the_order_of_fences(self):
+        history = [tuple(row) for row in self.db.fetch(_HISTORY)]
+        assert history == sorted(self.world.history)
+        ends = [(task_id, fence) for task_id, fence, *_ in history]
+        assert len(ends) == len(set(ends)), "one claim was written twice"
+
+    @invariant()
+    def wishes_stand_until_they_are_heard(self):
+        rows = self.db.fetch("select task_id from fleet.cancellation")
+        assert {row["task_id"] for row in rows} == self.world.wishes
+
+    def teardown(self) -> None:
+        """Nothing is stuck: whatever state the story ends in, everything can be finished."""
+        everything = (*KNOWN, "x/c")
+        for owner in OWNERS:
+            held = self._held(owner)
+            self._write(owner, held, [Released()] * len(held), Policy())
+            self.every_live_row_is_as_the_model_says()
+        for _ in range(len(self.world.tasks) + 1):
+            if not self.world.live():
+                break
+            self.time_passes(60.0)
+            self.what_is_due_is_promoted()
+            self.keys_are_granted()
+            self.every_live_row_is_as_the_model_says()
+            for queue in QUEUES:
+                held = self._claim(OWNERS[0], queue, 1000, everything)
+                self._write(OWNERS[0], held, [Completed("42")] * len(held), Policy())
+                self.every_live_row_is_as_the_model_says()
+        assert self.world.live() == []
+        self.every_task_is_in_one_place()
+        self.a_key_has_one_holder_and_nobody_waits_in_vain()
+        self.arrows |= self.world.arrows
+
+
+GONE: Final = frozenset({"ready", "running", "deferred", "waiting", "deleted"})
+KEYS: Final = "select queue, key, holder from fleet.key"
+
+
+def _comparable(claim: Claim) -> Claim:
+    """Without what the model does not know."""
+    return claim._replace(enqueued_at=EPOCH)
+
+
+def _ended(task: Task) -> dict[str, Any]:
+    columns = asdict(task)
+    return {name: columns[name] for name in _ENDED_COLUMNS} | {"attempt": task.ended_at_attempt}
+
+
+_ENDED_COLUMNS: Final = (
+    ["id", "state", "fence", "visit", "failures", "crashes", "losses", "releases", "priority"]
+    + ["queue", "job", "step", "key", "input", "reason"]
+)  # fmt: skip
+
+
+@pytest.fixture
+def database(dsn: str) -> Iterator[Database]:
+    database = Database(dsn)
+    yield database
+    database.close()
+
+
+@pytest.mark.timeout(0)
+def test_u03_the_tables_do_what_the_model_does_whatever_happens(database: Database):
+    walked: set[tuple[str, str]] = set()
+
+    run_state_machine_as_test(
+        lambda: Fleet(database, walked),
+        settings=settings(
+            max_examples=int(os.environ.get("FLEET_TEST_EXAMPLES") or 30),
+            stateful_step_count=int(os.environ.get("FLEET_TEST_STEPS") or 40),
+            deadline=None,
+            derandomize="CI" in os.environ,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+    assert walked <= documented_arrows(), "docs/state-machine.md does not know this arrow"
