@@ -102,7 +102,7 @@ def _inspect(folder: Path, *, wheel: bool) -> Iterator[Binaries]:
         yield Binaries(folder, int(match[1]), match[0], wheel)
 
 
-def reachable(binaries: Binaries, account: Account, cache: Path | None = None) -> Binaries:
+def reachable(binaries: Binaries, account: Account) -> Binaries:
     """Return the programs at a place where the account may run them, copied there if need be.
 
     A virtual environment under /root is closed to every other user.
@@ -112,7 +112,7 @@ def reachable(binaries: Binaries, account: Account, cache: Path | None = None) -
             return binaries
     except PermissionError:
         pass
-    folder = _copy(binaries, cache or CACHE)
+    folder = _copy(binaries, CACHE)
     copied = Binaries(folder, binaries.version, binaries.release, binaries.wheel)
     if (tried := account.run([copied.initdb, "--version"])).returncode != 0:
         raise EmbeddedError(

@@ -135,7 +135,7 @@ def locate(folder: Path) -> Home:
         return Home(folder, folder)
 
 
-def settle(home: Home, account: Account, state: Path | None = None) -> Home:
+def settle(home: Home, account: Account) -> Home:
     """Return the home with a storage folder in which the account can keep data.
 
     The project may lie where that user cannot go, as /root does: then its data goes to a folder
@@ -149,10 +149,9 @@ def settle(home: Home, account: Account, state: Path | None = None) -> Home:
     if _try_out(home.folder, account):
         (home.folder / "elsewhere").unlink(missing_ok=True)
         return Home(home.folder, home.folder)
-    state = state or STATE
-    storage = state / hashlib.sha256(os.fsencode(home.folder)).hexdigest()[:16]
+    storage = STATE / hashlib.sha256(os.fsencode(home.folder)).hexdigest()[:16]
     storage.mkdir(parents=True, exist_ok=True)
-    state.chmod(0o711)
+    STATE.chmod(0o711)
     storage.chmod(0o711)
     if not _try_out(storage, account):
         storage.rmdir()

@@ -49,7 +49,6 @@ class Server:
         progress: Callable[[str], None] | None = None,
         auth: str = "scram-sha-256",
         settings: Mapping[str, str] | None = None,
-        state: Path | None = None,
     ) -> None:
         self.root = root
         self._wanted = version
@@ -57,7 +56,6 @@ class Server:
         self._auth = auth
         durability = {} if durable else cluster.NOT_DURABLE
         self._settings = {**cluster.SETTINGS, **durability, **(settings or {})}
-        self._state = state
         self._home: Home | None = None
         self._users: int | None = None
         self._url: str | None = None
@@ -179,7 +177,7 @@ class Server:
     def _start(self, watch: int, free: int) -> None:
         found = self._find_programs()
         who = account.choose(self.home.data)
-        at = self._home = settle(self.home, who, self._state)
+        at = self._home = settle(self.home, who)
         programs = binaries.reachable(found, who)
         if at.version is None:
             cluster.create(at, programs, who, auth=self._auth, lock=free, say=self._say)
