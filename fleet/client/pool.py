@@ -41,6 +41,9 @@ _SETTINGS: Final = {"application_name": "fleet client", "enable_seqscan": "off"}
 # 26000 and 42P05: a prepared statement is missing, or there already, because a pooler in
 # transaction mode gave us another server.
 _POOLER: Final = frozenset({"26000", "42P05"})
+# asyncpg's own errors: it noticed before it sent anything. The second is how it says that the
+# server ended the connection while nobody used it.
+_UNSENT: Final = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 # The server said itself that it aborted: it was told to end the connection, or cannot write.
 _ABORTED: Final = frozenset({"57P01", "57P05", "25006"})
 # No second try within five seconds would change these: password, database, role, TLS.
@@ -124,15 +127,13 @@ class Database(ABC):
 
     async def _explain(self, conn: Connection, error: Exception, repeatable: bool) -> Exception:
         """Decide what an error under a statement means for the call."""
-        # An InterfaceError is asyncpg's own: it noticed before it sent anything.
-        if is_passing(error) or isinstance(error, asyncpg.InterfaceError):
+        if is_passing(error) or await self._is_pooler(error):
             return _NotDone()
-        if await self._is_pooler(error):
-            return _NotDone()
-        if is_disconnect(error):
+        unsent = isinstance(error, _UNSENT)
+        if unsent or is_disconnect(error):
             # close() would wait for the answer of a server that may be gone.
             conn.terminate()
-            if repeatable or sqlstate(error) in _ABORTED:
+            if unsent or repeatable or _aborted(error):
                 return _NotDone()
             return self._unavailable(error, in_doubt=True)
         return translate(error) or DatabaseError(f"PostgreSQL at {mask(self._url)}: {error}")
@@ -223,6 +224,11 @@ class Line(Database):
 
     async def _expire(self) -> None:
         await self.close()
+
+
+def _aborted(error: Exception) -> bool:
+    # What the server said last is the cause of asyncpg's "closed in the middle of operation".
+    return any(cause and sqlstate(cause) in _ABORTED for cause in (error, error.__cause__))
 
 
 async def _nothing(_: object) -> None:
