@@ -1,0 +1,5 @@
+"""``python -m fleet.cli``: the command, where no script is installed."""
+
+from fleet.cli import main
+
+main(prog_name="fleet")

@@ -1,0 +1,124 @@
+"""``fleet task``: look at tasks, stop them, bring them back."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import click
+
+from fleet.cli.common import (
+    STATE_STYLES,
+    Database,
+    Where,
+    as_json,
+    as_task_id,
+    database_options,
+    local,
+    out,
+    print_json,
+    run,
+    styled,
+    table,
+)
+from fleet.cli.failures import failures
+from fleet.cli.revive import revive
+from fleet.cli.show import show
+from fleet.errors import TaskNotFound
+from fleet.model import State, TaskId
+from fleet.store import results, tasks
+
+
+@click.group()
+def task() -> None:
+    """Look at tasks, cancel them, revive buried ones."""
+
+
+task.add_command(show)
+task.add_command(revive)
+task.add_command(failures)
+
+
+@task.command(name="list")
+@database_options
+@click.option("--state", "states", multiple=True, type=click.Choice(get_args(State)))
+@click.option("--queue", metavar="NAME")
+@click.option("--job", metavar="NAME")
+@click.option("--key")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--after", type=as_task_id, metavar="ID", help="Go on below this id.")
+@as_json
+def list_(
+    where: Where,
+    *,
+    states: tuple[State, ...],
+    queue: str | None,
+    job: str | None,
+    key: str | None,
+    limit: int,
+    after: TaskId | None,
+    as_json: bool,
+) -> None:
+    """List tasks, the newest first."""
+
+    async def act(db: Database) -> list[tasks.Listed]:
+        return await tasks.list_tasks(
+            db.conn, states=states, queue=queue, job=job, key=key, before=after, limit=limit
+        )
+
+    found = run(where, act)
+    if as_json:
+        print_json([listed._asdict() for listed in found])
+        return
+    console = out()
+    if not found:
+        console.print("No task matches.")
+        return
+    rows = table("id", "state", "job", "step", "queue", "attempt", "since", "key", "error")
+    for listed in found:
+        rows.add_row(
+            str(listed.id),
+            styled(listed.state, STATE_STYLES[listed.state]),
+            *(styled(text or "-") for text in (listed.job, listed.step, listed.queue)),
+            str(listed.attempt),
+            local(listed.since),
+            styled(listed.key or "-"),
+            styled(": ".join(text for text in (listed.reason, listed.error) if text) or "-"),
+        )
+    console.print(rows)
+    if len(found) == limit:
+        console.print(f"\nMore, if there is more: --after {found[-1].id}")
+
+
+_SAID = {
+    "cancelled": "is cancelled",
+    "requested": "runs now; its worker is told to stop",
+    "ended": "had ended already",
+}
+
+
+@task.command()
+@database_options
+@click.argument("ids", nargs=-1, required=True, type=as_task_id, metavar="ID…")
+@as_json
+def cancel(where: Where, ids: tuple[TaskId, ...], as_json: bool) -> None:
+    """Stop tasks: those that wait at once, those that run as soon as their worker hears of it."""
+
+    async def act(db: Database) -> list[tuple[TaskId, str | None]]:
+        said: list[tuple[TaskId, str | None]] = []
+        for task_id in ids:
+            try:
+                said.append((task_id, await results.cancel(db.conn, task_id)))
+            except TaskNotFound:
+                said.append((task_id, None))
+        return said
+
+    said = run(where, act)
+    if as_json:
+        print_json([{"id": task_id, "said": word} for task_id, word in said])
+    for task_id, word in said:
+        if word is None:
+            click.echo(f"Error: {TaskNotFound(task_id)}", err=True)
+        elif not as_json:
+            out().print(f"Task {task_id} {_SAID[word]}.")
+    if any(word in (None, "ended") for _, word in said):
+        raise SystemExit(1)

@@ -1,0 +1,48 @@
+"""What has happened, in order: every attempt that ended, every task that did."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from fleet.model import Failure, TaskId
+from fleet.store.executor import Executor
+from fleet.store.results import failure
+
+# There is no index for this, which is why it is for small databases: the demo's.
+_JOURNAL: Final = """
+select a.ended_at as at, a.task_id, a.fence, a.job, a.step, a.attempt, a.outcome, false as final,
+       a.started_at, a.worker, a.error::text as error
+  from fleet.attempt a where a.ended_at > $1::timestamptz
+union all
+select f.finished_at, f.id, f.fence, f.job, f.step, f.attempt, f.outcome, true,
+       f.started_at, f.worker, f.error::text
+  from fleet.archive f where f.finished_at > $1::timestamptz
+union all
+select b.buried_at, b.id, b.fence, b.job, b.step, b.attempt, b.reason, true,
+       b.started_at, b.worker, b.error::text
+  from fleet.buried b where b.buried_at > $1::timestamptz
+ order by at, task_id, fence
+"""
+
+
+class Entry(NamedTuple):
+    """An attempt's end; ``final`` if it was the task's end too."""
+
+    at: datetime
+    task_id: TaskId
+    fence: int
+    job: str
+    step: str
+    attempt: int
+    outcome: str
+    final: bool
+    started_at: datetime | None
+    worker: str | None
+    error: Failure | None
+
+
+async def journal(executor: Executor, after: datetime) -> list[Entry]:
+    """Return what ended after a moment."""
+    rows = await executor.fetch(_JOURNAL, after)
+    return [Entry._make([*tuple(row)[:-1], failure(row["error"])]) for row in rows]
