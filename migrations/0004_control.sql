@@ -81,7 +81,7 @@ begin
                 using errcode = '55000', hint = 'Only a buried task can be revived.';
         end if;
         raise exception 'fleet.revive: no buried task %', revive.task_id
-            using errcode = '02000', hint = 'fleet task list --state buried shows what there is.';
+            using errcode = 'P0002', hint = 'fleet task list --state buried shows what there is.';
     end if;
     if octet_length(revive.step) > 63 then
         raise exception 'fleet.revive: step name is too long' using errcode = '22023';

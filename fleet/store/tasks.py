@@ -265,7 +265,7 @@ async def revive(
         await executor.fetch(_REVIVE, task_id, step, new_input)
     except Exception as error:
         message = getattr(error, "message", None) or str(error)
-        if sqlstate(error) not in {"55000", "02000", "23505"} or "fleet.revive: " not in message:
+        if sqlstate(error) not in {"55000", "P0002", "23505"} or "fleet.revive: " not in message:
             raise
         hint = getattr(error, "hint", None)
         text = message.removeprefix("fleet.revive: ") + (f". {hint}" if hint else "")

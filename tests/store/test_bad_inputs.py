@@ -1,0 +1,141 @@
+"""The bad inputs of the fault list, given in SQL: each a clear error, or a buried task; nothing lost.
+
+What Python refuses before it reaches SQL is tested in tests/unit and with the client.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from fleet import Context, Fleet
+from fleet.testing import drain
+
+NAMES = [
+    "",
+    "x'; drop table fleet.task; --",
+    "Upper",
+    "ünïcode",
+    "a" * 64,
+    "-dash",
+    "1st",
+    "with space",
+    "new\nline",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("where", ["job", "queue"])
+async def test_names_are_refused_with_the_rule(db, name, where):
+    args = {"job": "fine", "queue": "fine"} | {where: name}
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=f"(?s){where} name .* is not allowed"):
+        await db.fetch("select fleet.enqueue($1, '1', queue => $2)", args["job"], args["queue"])
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="is not allowed"):
+        await db.fetch(
+            "select fleet.enqueue_many('{1}', array[$1], '{s}', array[$2], '{0}', null, null, null,"
+            " null, null)",
+            args["job"],
+            args["queue"],
+        )
+    assert await db.fetchval("select count(*) from fleet.task") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("delay => '-1 s'", "negative"),
+        ("delay => '9000 years'", "year 9999"),
+        ("delay => '178000000 years'", "year 9999"),
+        ("at => '10000-01-01'", "year 9999"),
+        ("at => 'infinity'", "year 9999"),
+        ("at => '-infinity'", "year 9999"),
+        ("at => '2030-01-01', delay => '1 s'", "both delay and at"),
+        ("priority => 10001", "priority 10001 is out of bounds"),
+        ("priority => -10001", "out of bounds"),
+        ("key => ''", "key must have 1 to 255"),
+        ("key => repeat('k', 256)", "key must have 1 to 255"),
+        ("unique_key => ''", "unique_key must have"),
+        ("unique_scope => 'sometimes'", "unique_scope sometimes is unknown"),
+    ],
+)
+async def test_options_are_refused_with_what_would_be_right(db, options, message):
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=message):
+        await db.fetch(f"select fleet.enqueue('fine', '1', queue => 'fine', {options})")
+    assert await db.fetchval("select count(*) from fleet.task") == 0
+
+
+async def test_p03_an_unregistered_name_is_refused_unless_a_queue_is_given(db):
+    with pytest.raises(asyncpg.UndefinedObjectError, match="no job 'ghost' is registered") as told:
+        await db.fetch("select fleet.enqueue('ghost', '1')")
+    assert "fleet register" in told.value.hint
+    assert await db.fetchval("select fleet.enqueue('ghost', '1', queue => 'q')") > 0
+
+
+@pytest.mark.parametrize("document", [r'"nul \u0000"', r'"\ud800"', "NaN", "{", ""])
+async def test_what_is_no_json_is_refused_by_the_type(db, document):
+    with pytest.raises(asyncpg.DataError):
+        await db.fetch("select fleet.enqueue('fine', $1::text::jsonb, queue => 'fine')", document)
+
+
+async def test_a_payload_one_byte_too_large_is_refused_and_one_that_fits_is_not(db):
+    fits = '"' + "x" * (1_048_576 - 2) + '"'
+    await db.fetch("select fleet.enqueue('fine', $1::text::jsonb, queue => 'fine')", fits)
+    many = (
+        "select fleet.enqueue_many(array[$1::text], '{j}', '{s}', '{q}', '{0}', null, null, null,"
+        " null, null)"
+    )
+    await db.fetch(many, fits)
+    for query in ("select fleet.enqueue('fine', $1::text::jsonb, queue => 'fine')", many):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="1048576"):
+            await db.fetch(query, fits[:-1] + 'x"')
+
+
+ROWS = {
+    "a state nobody knows": "state = 'dancing'",
+    "running without an owner": "state = 'running'",
+    "deferred without a time": "state = 'deferred', pos = null",
+    "waiting for nothing": "state = 'waiting', pos = null",
+    "ready without a place": "pos = null",
+    "a name that is not allowed": "queue = 'DROP TABLE'",
+    "a job that is not allowed": "job = 'x''; --'",
+    "a rank of another priority": "rank = 77",
+    "a step name without end": "step = repeat('s', 64)",
+    "an empty key": "key = ''",
+}
+
+
+@pytest.mark.parametrize("nonsense", ROWS.values(), ids=ROWS.keys())
+async def test_a_row_written_by_hand_with_nonsense_in_it_is_refused(db, nonsense):
+    await db.fetch("select fleet.enqueue('fine', '1', queue => 'fine')")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await db.execute(f"update fleet.task set {nonsense}")
+
+
+async def test_nonsense_that_no_check_can_see_is_buried_and_holds_nothing_up(dsn, db):
+    app = Fleet(dsn)
+
+    @app.job("fine")
+    async def fine(ctx: Context, n: int) -> int:
+        return n
+
+    insert = (
+        "insert into fleet.task (queue, job, step, state, pos, rank, input, key, trace)"
+        " values ('default', 'fine', $1, 'ready', $2, 1, $3::text::jsonb, null, $4)"
+    )
+    await db.execute(insert, "fine", -5, '{"deep": ' * 500 + "1" + "}" * 500, "no trace at all")
+    await db.execute(insert, "", 0, "7", None)
+    await db.execute(insert, "gone-step", 1, "7", None)
+    await db.execute(insert, "fine", 2, '"text"', None)
+    drained = await drain(app)
+    assert len(drained.buried) == 2
+    assert len(drained.succeeded) == 1
+    left = await db.fetchrow("select step, state from fleet.task")
+    assert tuple(left) == ("gone-step", "ready"), "an unknown step waits for who knows it"
+
+
+async def test_revive_says_why_it_cannot(db):
+    with pytest.raises(asyncpg.NoDataFoundError, match="no buried task 4711"):
+        await db.fetch("select fleet.revive(4711)")
+    live = await db.fetchval("select fleet.enqueue('fine', '1', queue => 'fine')")
+    with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="is live"):
+        await db.fetch("select fleet.revive($1)", live)
