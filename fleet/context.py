@@ -93,7 +93,7 @@ class StepLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class Host:
-    """What runs a step, as its context sees it. The base does nothing: a step alone in a unit test."""
+    """What runs a step, as its context sees it. This base does nothing: it is for unit tests."""
 
     def progress(self, context: Context, fraction: float, message: str) -> None:
         """Take note of how far a step has come."""
@@ -239,8 +239,8 @@ class Context:
     ) -> None:
         """Enqueue another task if, and exactly when, this step's outcome is written.
 
-        It is written in the same statement as the outcome, so a retry never doubles it and a failure
-        never leaves it behind. That is why there is nothing to await and no handle.
+        It is written in the same statement as the outcome, so a retry never doubles it and a
+        failure never leaves it behind. That is why there is nothing to await and no handle.
         """
         found = self._jobs(job) if isinstance(job, str) else job
         if found is None:
@@ -250,9 +250,9 @@ class Context:
     def finish(self, value: Any = None, *, conn: Any) -> Awaitable[None]:
         """Write this step's outcome in the transaction of your own connection.
 
-        The step's writes on ``conn`` and its outcome then commit together or not at all: exactly-once
-        effects with psycopg, SQLAlchemy or Django, also in ``def`` steps. With a connection that is not
-        async it has happened when this returns; with an async one, ``await`` it. What the step returns
-        afterwards is ignored.
+        The step's writes on ``conn`` and its outcome then commit together or not at all:
+        exactly-once effects with psycopg, SQLAlchemy or Django, also in ``def`` steps. With a
+        connection that is not async it has happened when this returns; with an async one,
+        ``await`` it. What the step returns afterwards is ignored.
         """
         return self._host.finish(self, value, conn)

@@ -1,4 +1,4 @@
-"""From a setting to a server that answers: the URL of the database, started first if it is embedded."""
+"""From a setting to a server that answers: the URL of the database, embedded or not."""
 
 from __future__ import annotations
 

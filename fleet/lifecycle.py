@@ -1,18 +1,19 @@
-"""What becomes of a task: (the task, what happened) → a transition. Pure; decided here and only here.
+"""What becomes of a task: (the task, what happened) → a transition. Pure, and only here.
 
     what happened            event       transition
     ─────────────            ─────       ──────────
-    the step went on         Advanced    Advance (stays claimed), or PutBack with a delay or a new key
+    the step went on         Advanced    Advance (stays claimed); PutBack with a delay or key
     the last step ended      Completed   Finish
     To.snooze                Snoozed     PutBack deferred, nothing charged
     the step raised          Failed      PutBack deferred; Bury once Retry is exhausted
     Fatal, undecodable       Refused     Bury
-    its process died         Crashed     PutBack in the front lane; Bury once the crash budget is spent
+    its process died         Crashed     PutBack in the front lane; Bury when the budget is spent
     its host fell silent     Lost        PutBack in the front lane; a loss while alone is a crash
     a drain handed it back   Released    PutBack in the front lane, nothing charged
     somebody cancelled it    Cancelled   Cancel
 
-``fleet.store.outcomes`` has one statement for each transition. The diagram is docs/state-machine.md.
+``fleet.store.outcomes`` has one statement for each transition. The diagram is
+docs/state-machine.md.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """running → running: the next step, still claimed. Fence and visit grow, the counts start again."""
+    """running → running: the next step, still claimed. Fence and visit grow, counts start anew."""
 
     step: str
     input: Json
@@ -127,7 +128,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutBack:
-    """running → ready (``delay`` None: front lane, now), deferred, or waiting (for a new ``key``)."""
+    """running → ready (``delay`` None: front lane), deferred, or waiting (for a new ``key``)."""
 
     outcome: AttemptOutcome
     delay: Seconds | None = None
@@ -155,7 +156,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """running → buried; or deleted, where the job keeps no failures. The counts include the last one."""
+    """running → buried; or deleted, where the job keeps no failures. The counts are final."""
 
     reason: BuryReason
     error: Failure
@@ -177,7 +178,7 @@ Transition: TypeAlias = Advance | PutBack | Finish | Bury | Cancel
 
 
 def decide(task: Claim, event: Event, policy: Policy, chance: float) -> Transition:
-    """Decide what becomes of ``task``; ``chance`` in [0, 1) is the randomness of a retry's jitter."""
+    """Decide what becomes of ``task``; ``chance`` in [0, 1) is a retry's jitter."""
     match event:
         case Completed():
             return Finish(event.result, keep=policy.on_success == "archive")
@@ -237,8 +238,8 @@ def after_failure(task: Claim, event: Failed, policy: Policy, chance: float) -> 
 
 def after_crash(task: Claim, event: Crashed, policy: Policy) -> PutBack | Bury:
     """Decide what becomes of a task whose process died under it."""
-    # A budget of its own, smaller than for failures: a segfault takes its neighbours down too, so it
-    # must not buy as many restarts as an exception. Whoever dies in company is only a suspect.
+    # A budget of its own, smaller than for failures: a segfault takes its neighbours down too, so
+    # it must not buy as many restarts as an exception. Whoever dies in company is only a suspect.
     crashes = task.crashes + (1 if event.suspects == 1 else 0)
     if crashes >= CRASH_BUDGET:
         return _bury(task, "poison", event.error, policy, crashes=crashes)
@@ -247,8 +248,8 @@ def after_crash(task: Claim, event: Crashed, policy: Policy) -> PutBack | Bury:
 
 def after_loss(task: Claim, event: Lost, policy: Policy) -> PutBack | Bury:
     """Decide what becomes of a task whose host fell silent."""
-    # Hosts die for reasons of their own, so the first loss is free. A task that keeps losing its host
-    # is a suspect; one that loses it while nothing else ran beside it is to blame.
+    # Hosts die for reasons of their own, so the first loss is free. A task that keeps losing its
+    # host is a suspect; one that loses it while nothing else ran beside it is to blame.
     losses = task.losses + 1
     if task.alone:
         crashes = task.crashes + 1

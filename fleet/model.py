@@ -84,7 +84,7 @@ class Claim(NamedTuple):
 
     @property
     def attempt(self) -> int:
-        """1 on a step's first try; a revive goes on counting, a release or snooze does not count."""
+        """1 on a step's first try; revivals go on counting, releases and snoozes do not count."""
         return 1 + self.prior + self.failures + self.crashes
 
     @property

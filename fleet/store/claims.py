@@ -3,21 +3,22 @@
 It must touch about as many rows as it returns, whatever else lies in the table: a million ready,
 a million deferred, a million finished, the dead versions of everything claimed before. How:
 
-- **Spans, not the start.** Each claim before this one left dead entries at the head of the index, and
-  a claim that starts there walks them all (measured: 1M tasks drain at 44k/s so, at 141k/s with a
-  watermark). So the caller says where to look: a span is "after this place in this rank, up to but
-  not including that rank". A supervisor keeps a watermark a rank; ``EVERYTHING`` looks from the start.
-  Spans leave no gap, so a rank that nobody has used before is found without being known.
+- **Spans, not the start.** Each claim before this one left dead entries at the head of the index,
+  and a claim that starts there walks them all (measured: 1M tasks drain at 44k/s so, at 141k/s
+  with a watermark). So the caller says where to look: a span is "after this place in this rank,
+  up to but not including that rank". A supervisor keeps a watermark a rank; ``EVERYTHING`` looks
+  from the start. Spans leave no gap, so a rank that nobody has used before is found without being
+  known.
 - **One rank is one priority and lane**, the most urgent first, so the index needs no sorting and
   ``(rank, pos) > (…)`` is a boundary in it.
-- **Lazy.** The lateral join locks a span's rows one at a time and stops at the limit, so nothing is locked
-  that is not taken.
+- **Lazy.** The lateral join locks a span's rows one at a time and stops at the limit, so nothing
+  is locked that is not taken.
 - **``id = any(array(…))``** instead of a join: one index search for the array; 36 % faster on
   PostgreSQL 18, and no plan that statistics could turn into a hash join over the whole table.
 - **Nothing indexed changes** (a ``while_waiting`` slot aside), so the update is HOT.
 
-Connections that claim run with ``SETTINGS``: plans are cached while the table is small or empty, and a
-sequential scan that was right then is kept when a million rows have come.
+Connections that claim run with ``SETTINGS``: plans are cached while the table is small or empty,
+and a sequential scan that was right then is kept when a million rows have come.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ async def claim(
 ) -> list[Claim]:
     """Take up to ``limit`` ready tasks of ``queue``, the most urgent and oldest first.
 
-    ``known`` are the ``job/step`` pairs that this owner can run (``job/`` is a job's first step, for
-    rows enqueued from SQL before anybody had registered it); other tasks are passed over.
+    ``known`` are the ``job/step`` pairs that this owner can run (``job/`` is a job's first step,
+    for rows enqueued from SQL before anybody had registered it); other tasks are passed over.
     """
     rows = await conn.fetch(
         CLAIM,
@@ -111,7 +112,7 @@ select t.id, t.fence, t.queue::text, t.job::text, t.step, t.visit, t.input::text
 
 
 async def held(conn: Executor, owner: OwnerId) -> list[Claim]:
-    """Return everything that ``owner`` holds in the database: for a takeover, or after a lost reply.
+    """Return all that ``owner`` holds in the database: for a takeover, or after a lost reply.
 
     There is no index for this on purpose (it would cost every claim up to 17 %): it walks what is
     ready and running, and is rare.
@@ -142,8 +143,8 @@ returning t.queue::text, t.state
 async def promote(conn: Executor, limit: int = 1000) -> dict[str, int]:
     """Make up to ``limit`` deferred tasks ready that are due, earliest first.
 
-    Returns how many became ready in each queue. A keyed task that does not hold its key yet starts to
-    wait for it instead: ``grant_keys`` is next.
+    Returns how many became ready in each queue. A keyed task that does not hold its key yet
+    starts to wait for it instead: ``grant_keys`` is next.
     """
     ready: dict[str, int] = {}
     for row in await conn.fetch(_PROMOTE, limit):

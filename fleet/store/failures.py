@@ -9,7 +9,8 @@ import asyncpg
 # Classes 22 (data exception), 23 (constraint), 54 (program limit): repeating the statement as it is
 # can never succeed.
 _REFUSALS: Final = ("22", "23", "54")
-# 40001 serialization failure, 40P01 deadlock, 55P03 lock not available, 57014 cancelled by a timeout.
+# 40001 serialization failure, 40P01 deadlock, 55P03 lock not available, 57014 cancelled by a
+# timeout.
 _PASSING: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 # 08 connection, 57P0x shutdown, crash, starting up; 53300 too many connections; 25006 a standby.
 _CONNECTION: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "53300", "25006"})
@@ -25,7 +26,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Tell whether the database refused the data: only without the culprit can a batch be written."""
+    """Tell whether the database refused the data: a batch can only be written without it."""
     state = sqlstate(error)
     if state is None:
         return isinstance(error, asyncpg.DataError)
@@ -38,7 +39,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Tell whether the connection is of no more use: broken, refused, or to a server that cannot write."""
+    """Tell whether the connection is of no use: broken, refused, or to a server that only reads."""
     if isinstance(error, OSError | asyncpg.InterfaceError | TimeoutError):
         return True
     state = sqlstate(error)

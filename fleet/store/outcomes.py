@@ -1,8 +1,8 @@
 """Write a batch of outcomes, whatever their kinds, so that none shares another's fate.
 
-A statement that the database refuses for its data (a NUL that slipped in, a number it cannot hold)
-is halved until the culprit stands alone; that one task is buried as ``unstorable`` and all the others
-are written.
+A statement that the database refuses for its data (a NUL that slipped in, a number it cannot
+hold) is halved until the culprit stands alone; that one task is buried as ``unstorable`` and all
+the others are written.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _Write: TypeAlias = Callable[[Executor, OwnerId, Sequence[Any]], Awaitable[dict[
 class Report:
     """What a write did.
 
-    ``fences`` has the fence that each written task carries now; ``lost`` belong to a later claim, or
-    ended; ``busy`` are locked by somebody at the moment: write them again a little later.
+    ``fences`` has the fence that each written task carries now; ``lost`` belong to a later claim,
+    or ended; ``busy`` are locked by somebody at the moment: write them again a little later.
     """
 
     fences: dict[TaskId, int] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Report:
 
 
 async def write(conn: Executor, owner: OwnerId, outcomes: Sequence[Outcome[Transition]]) -> Report:
-    """Write what became of the claims of ``owner``; every outcome ends up in one field of the report."""
+    """Write what became of the claims of ``owner``; the report says what became of each write."""
     groups: dict[_Write, list[Outcome[Transition]]] = {}
     for outcome in outcomes:
         groups.setdefault(_statement(outcome.transition), []).append(outcome)

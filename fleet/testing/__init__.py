@@ -8,8 +8,8 @@
             await drain(app)
             assert await handle.result(timeout=0) is None
 
-The pytest plugin (installed with the package) gives ``fleet_db``, the URL of a fresh database with the
-schema in it, and ``fleet_clock``, the clock of that database. See docs/testing.md.
+The pytest plugin (installed with the package) gives ``fleet_db``, the URL of a fresh database
+with the schema in it, and ``fleet_clock``, the clock of that database. See docs/testing.md.
 """
 
 from fleet.testing.clock import Clock

@@ -1,8 +1,8 @@
 """The clock of a test database.
 
-All of Fleet's SQL asks ``fleet.now()`` for the time. In a database made for tests that function is
-replaced by one that adds an offset, which tests move: delays, retries, keys, partitions and schedules
-all follow, and nobody waits. The time itself stays the database's.
+All of Fleet's SQL asks ``fleet.now()`` for the time. In a database made for tests that function
+is replaced by one that adds an offset, which tests move: delays, retries, keys, partitions and
+schedules all follow, and nobody waits. The time itself stays the database's.
 """
 
 from __future__ import annotations

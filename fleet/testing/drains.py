@@ -1,7 +1,8 @@
 """Run everything that is due, in this process, with no supervisor.
 
 The same claims, the same runner, the same outcomes as in production; only the processes are
-missing. Steps run one after another, the most urgent and oldest first, so that a test is repeatable.
+missing. Steps run one after another, the most urgent and oldest first, so that a test is
+repeatable.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ async def drain(
     """Run tasks until nothing is ready; with ``clock``, move the time to what comes later, too.
 
     ``conn`` runs everything on an open connection of any kind that ``enqueue`` takes, inside its
-    transaction: for tests that roll everything back. Transactional steps then need it to be asyncpg's.
-    ``limit`` attempts end the drain with an error, so that a job that loops for ever fails its test.
+    transaction: for tests that roll everything back. Transactional steps then need it to be
+    asyncpg's. ``limit`` attempts end the drain with an error, so that a job that loops for ever
+    fails its test.
     """
     async with _workplace(app, conn) as place, lifespan(app) as state:
         return await _Drain(app, place, state, clock, limit).run()
@@ -96,8 +98,8 @@ async def _workplace(app: Fleet, conn: Any) -> AsyncIterator[_Place]:
     async def same() -> AsyncIterator[Any]:
         if not hasattr(conn, "is_in_transaction"):
             raise FleetError(
-                "a transactional step needs an asyncpg connection for ctx.tx: give drain(conn=) one, "
-                "or no conn at all"
+                "a transactional step needs an asyncpg connection for ctx.tx: give drain(conn=) "
+                "one, or no conn at all"
             )
         yield conn
 

@@ -1,6 +1,6 @@
 """One attempt of one step: decode, call, interpret. What comes out is an event for ``lifecycle``.
 
-    claim ─▶ find the step ─▶ decode its input ─▶ call it (middleware, timeout) ─▶ interpret ─▶ event
+    claim ─▶ find the step ─▶ decode ─▶ call it (middleware, timeout) ─▶ interpret ─▶ event
 
 Nothing here writes to the database.
 """

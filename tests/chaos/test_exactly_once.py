@@ -1,8 +1,8 @@
 """Transactional steps have their effects exactly once, whatever dies between any two statements.
 
 Two processes run the same jobs. Each is killed (F02), or loses the reply to a COMMIT (F19), at a
-statement chosen by the seed, over and over; the parent hands what they held to the next ones. The ledger
-has no unique key: a second run of a committed step would show.
+statement chosen by the seed, over and over; the parent hands what they held to the next ones. The
+ledger has no unique key: a second run of a committed step would show.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BOUNDARIES = 60  # about what three tasks of two steps and their children pass
 
 
 async def take_over(db: asyncpg.Connection, pid: int) -> None:
-    """Give back what a dead process held; a row still locked by its last transaction is waited for."""
+    """Give back what a dead process held, waiting for rows its last transaction has locked."""
     for row in await db.fetch("select id from fleet.owner where pid = $1", pid):
         owner = OwnerId(row["id"])
         while held := await claims.held(db, owner):

@@ -2,8 +2,9 @@
 
     python -m tests.chaos.victim URL kill|cut N
 
-Counts the boundaries between statements (before and after each one, BEGIN and COMMIT included). At
-the Nth it kills itself with SIGKILL, or lets a COMMIT go out and cuts the connection before the reply.
+Counts the boundaries between statements (before and after each one, BEGIN and COMMIT included).
+At the Nth it kills itself with SIGKILL, or lets a COMMIT go out and cuts the connection before
+the reply.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A task's life, from enqueue to its end, on a real database: one story a row of the parity table."""
+"""A task's life from enqueue to its end, on a real database: a story a row of the parity table."""
 
 from __future__ import annotations
 

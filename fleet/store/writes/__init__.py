@@ -1,6 +1,6 @@
 """The fenced, batched writes that end or move an attempt: one module a kind of transition.
 
 Every statement names task, fence and owner. What does not come back from one was not written: a
-later claim owns the task, or somebody has its row locked at the moment. Each statement also writes the
-history and what the step enqueued, so that all of it happens or none of it.
+later claim owns the task, or somebody has its row locked at the moment. Each statement also
+writes the history and what the step enqueued, so that all of it happens or none of it.
 """

@@ -53,7 +53,8 @@ gone as (
 granted as (
     delete from fleet.cancellation c where c.task_id in (select id from gone)),
 kept as (
-    insert into fleet.archive (keep_until, id, fence, enqueued_at, ready_at, started_at, finished_at,
+    insert into fleet.archive (keep_until, id, fence, enqueued_at, ready_at, started_at,
+        finished_at,
         visit, attempt, failures, crashes, losses, releases, priority, outcome, queue, job, step,
         worker, key, trace, input, error)
     select fleet.now() + w.keep * interval '1 s', g.id, g.fence, g.enqueued_at, g.ready_at,

@@ -18,7 +18,8 @@ with done as (
      where t.id = d.id and t.fence = d.fence and t.owner = $1::bigint
     returning t.*, d.result, d.worker, d.took, d.keep, d.children),
 kept as (
-    insert into fleet.archive (keep_until, id, fence, enqueued_at, ready_at, started_at, finished_at,
+    insert into fleet.archive (keep_until, id, fence, enqueued_at, ready_at, started_at,
+        finished_at,
         visit, attempt, failures, crashes, losses, releases, priority, outcome, queue, job, step,
         worker, key, trace, input, result)
     select fleet.now() + d.keep * interval '1 s', d.id, d.fence, d.enqueued_at, d.ready_at,

@@ -1,7 +1,7 @@
 """running → ready, deferred or waiting: retry, snooze, delay, release, crash, loss.
 
-SKIP LOCKED, because a row may be held by the very transaction whose end we do not know (a worker that
-was killed inside its COMMIT): waiting for it would hold up everybody else in the batch.
+SKIP LOCKED, because a row may be held by the very transaction whose end we do not know (a worker
+that was killed inside its COMMIT): waiting for it would hold up everybody else in the batch.
 
 Rare beside finish and advance, so the batch travels as one JSON document: that reads better than
 twenty arrays.
