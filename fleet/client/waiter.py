@@ -26,10 +26,10 @@ _GROWTH: Final = 1.5
 class _Awaited:
     """A task that somebody waits for: who, and how it was last seen."""
 
-    __slots__ = ("state", "waiters")
+    __slots__ = ("sight", "waiters")
 
     def __init__(self) -> None:
-        self.state = "not seen yet"
+        self.sight: Sight | None = None
         self.waiters: set[asyncio.Future[Sight]] = set()
 
 
@@ -55,9 +55,12 @@ class Waiter:
             async with asyncio.timeout(timeout):
                 return await waiter
         except TimeoutError:
-            if waiter.done() and not waiter.cancelled():
-                return waiter.result()
-            raise ResultTimeout(task_id, timeout or 0.0, awaited.state) from None
+            sight = awaited.sight
+            if sight is None:  # not even one look has come back: what is there already is there
+                (sight,) = await self._look([task_id])
+            if sight.ended:
+                return sight
+            raise ResultTimeout(task_id, timeout or 0.0, str(sight.state)) from None
         finally:
             self._leave(task_id, awaited, waiter)
 
@@ -110,8 +113,8 @@ class Waiter:
             awaited = self._awaited.get(sight.id)
             if awaited is None:
                 continue
+            awaited.sight = sight
             if not sight.ended:
-                awaited.state = sight.state or awaited.state
                 continue
             ended = True
             del self._awaited[sight.id]
