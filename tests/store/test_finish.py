@@ -84,7 +84,7 @@ async def test_a_commit_that_never_came_is_a_failure_that_says_so(app, db, dsn):
 
 async def test_an_exception_after_the_commit_does_not_run_it_again(app, db, dsn):
     @app.job("pay")
-    def pay(ctx: Context) -> None:
+    def pay(ctx: Context) -> str:
         with psycopg.connect(dsn) as conn:
             conn.execute("insert into ledger values ('once')")
             ctx.finish("kept", conn=conn)
@@ -101,7 +101,7 @@ async def test_sqlalchemy_session_in_a_plain_step(app, db, dsn):
     engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
 
     @app.job("pay")
-    def pay(ctx: Context) -> None:
+    def pay(ctx: Context) -> dict:
         with Session(engine) as session, session.begin():
             session.execute(text("insert into ledger values ('alchemy')"))
             ctx.finish({"ok": True}, conn=session)
@@ -116,7 +116,7 @@ async def test_sqlalchemy_session_in_a_plain_step(app, db, dsn):
 
 async def test_asyncpg_in_an_async_step(app, db, dsn):
     @app.job("pay")
-    async def pay(ctx: Context) -> None:
+    async def pay(ctx: Context) -> int:
         conn = await asyncpg.connect(dsn)
         async with conn.transaction():
             await conn.execute("insert into ledger values ('asyncpg')")
