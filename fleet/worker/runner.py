@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from fleet.lifecycle import (
     onward,
 )
 from fleet.model import Claim, Failure, OwnerId, Seconds
-from fleet.policy import Policy
+from fleet.policy import Policy, Settings
 from fleet.step import Step
 from fleet.store.enqueue import children_json
 from fleet.store.outcomes import Outcome, write_in_transaction
@@ -95,6 +95,7 @@ class Runner(Host):
         state: Any = None,
         draining: Signal | None = None,
         on_progress: Callable[[Claim, Seconds, str], None] | None = None,
+        below: Mapping[str, Settings] | None = None,
     ) -> None:
         self.app = app
         self.owner = owner
@@ -104,6 +105,7 @@ class Runner(Host):
         self._connect = connect
         self._look = look
         self._on_progress = on_progress
+        self._below = below or {}
         self._runs: dict[int, _Run] = {}
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleet-step")
 
@@ -132,7 +134,9 @@ class Runner(Host):
             state=self.state,
             draining=self.draining,
         )
-        run = _Run(claim, job, step, job.policy(step), started, context)
+        below = self._below.get(claim.queue)
+        policy = job.policy(step, below) if below is not None else job.policy(step)
+        run = _Run(claim, job, step, policy, started, context)
         self._runs[claim.id] = run
         try:
             return await (self._in_transaction(run) if step.transactional else self._plain(run))
@@ -164,7 +168,9 @@ class Runner(Host):
     def _raised(self, run: _Run, error: BaseException) -> Event:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise error  # not the step's doing: whoever runs us is being stopped
+            if not run.context.cancelled.is_set():
+                raise error  # not the step's doing: whoever runs us is being stopped
+            task.uncancel()
         if not isinstance(error, Exception | asyncio.CancelledError):
             raise error  # KeyboardInterrupt, SystemExit
         return event_of(error, cancelled=run.context.cancelled.is_set())

@@ -1,0 +1,260 @@
+"""The child process: boots the application, runs the steps it is given, and reports.
+
+    boot:   own process group ─▶ lifeline ─▶ import the application ─▶ lifespan ─▶ "ready"
+    run:    frames in ─▶ pending ─▶ running (board) ─▶ outcomes out, a frame a turn of the loop
+    end:    "stop", once nothing runs; or the end of the channel, at once
+
+It talks to nobody but its supervisor; only transactional steps have a connection to the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+import setproctitle
+import uvloop
+
+from fleet.app import Fleet
+from fleet.context import Signal
+from fleet.lifecycle import Cancelled, decide
+from fleet.model import Claim, OwnerId, Seconds
+from fleet.policy import Policy, Settings
+from fleet.store.outcomes import Outcome
+from fleet.wire.board import Board
+from fleet.wire.channel import Channel
+from fleet.wire.messages import pack_outcome, unpack_claim
+from fleet.worker.lifeline import tie
+from fleet.worker.lifespan import lifespan
+from fleet.worker.load import abilities, load
+from fleet.worker.runner import Runner
+from fleet.worker.transactions import Transactions
+
+BOOT_FAILED: Final = 78  # EX_CONFIG
+CANCEL_GRACE: Final[Seconds] = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """Everything a worker must know; it travels through the fork server."""
+
+    app: str
+    path: tuple[str, ...]
+    worker: str
+    title: str
+    owner: int
+    concurrency: int
+    database_url: str
+    lease: Seconds
+    queues: dict[str, Settings]
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Make the event loop of a worker."""
+    return uvloop.new_event_loop()
+
+
+async def main(sock: socket.socket, lifeline: Any, board: Any, orders: Orders) -> None:
+    """Run a worker until it is told to stop or its supervisor is gone."""
+    with contextlib.suppress(OSError):  # already the leader of its group
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    setproctitle.setproctitle(f"fleet: worker {orders.title} booting")
+    tie(lifeline.detach())
+    fd = board.detach()
+    worker = Worker(orders, Board(fd, orders.concurrency))
+    os.close(fd)
+    await worker.serve(sock)
+
+
+class Worker:
+    """The state of one worker process."""
+
+    def __init__(self, orders: Orders, board: Board) -> None:
+        self.orders = orders
+        self.board = board
+        self.pending: deque[Claim] = deque()
+        self.running: dict[int, asyncio.Task[None]] = {}
+        self.solo = False  # a def step runs: it has the process to itself
+        self.outbox: list[list[Any]] = []
+        self.notes: dict[int, tuple[int, int, float, str]] = {}
+        self.stopping = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._flushing = False
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Boot, then run until the end."""
+        self.loop = asyncio.get_running_loop()
+        self.channel = await Channel.open(sock, self._on_message, self._on_end)
+        try:
+            app = load(self.orders.app, self.orders.path)
+            async with lifespan(app) as state:
+                await self._work(app, state)
+        except Exception as error:
+            if self.stopping.is_set():
+                raise
+            self.channel.send("failed", {"traceback": traceback.format_exc(), "error": str(error)})
+            self.channel.close()
+            await asyncio.sleep(0.1)  # let it go out
+            sys.exit(BOOT_FAILED)
+
+    async def _work(self, app: Fleet, state: Any) -> None:
+        self.app = app
+        transactions = Transactions(
+            self.orders.database_url,
+            OwnerId(self.orders.owner),
+            limit=self.orders.concurrency,
+            patience=self.orders.lease,
+        )
+        self.draining = Signal()
+        self.runner = Runner(
+            app,
+            OwnerId(self.orders.owner),
+            self.orders.worker,
+            connect=transactions.connect,
+            look=transactions.look,
+            state=state,
+            draining=self.draining,
+            on_progress=self._on_progress,
+            below=self.orders.queues,
+        )
+        self._title("idle")
+        self.channel.send("ready", abilities(app, self.orders.queues) | {"pid": os.getpid()})
+        await self.stopping.wait()
+        await self.idle.wait()
+        self._flush()
+        self.runner.close()
+        transactions.close()
+        self.channel.close()
+
+    # ── what the supervisor says ────────────────────────────────────────────────────────────────
+
+    def _on_message(self, kind: str, body: Any) -> None:
+        match kind:
+            case "run":
+                self.pending.extend(unpack_claim(packed) for packed in body)
+                self._pump()
+            case "cancel":
+                for task_id in body:
+                    self._cancel(task_id)
+            case "return":
+                self._give_back(set(body))
+            case "drain":
+                self.draining.set()
+            case "ping":
+                self.channel.send("pong", body)
+            case "stop":
+                self.stopping.set()
+
+    def _on_end(self) -> None:
+        # The supervisor is gone, and with it the right to write anything.
+        if not self.stopping.is_set():
+            os.kill(0, signal.SIGKILL)
+
+    def _give_back(self, wanted: set[int]) -> None:
+        unstarted = [claim.id for claim in self.pending if claim.id in wanted]
+        self.pending = deque(claim for claim in self.pending if claim.id not in wanted)
+        self.channel.send("returned", unstarted)
+
+    def _cancel(self, task_id: int) -> None:
+        for claim in self.pending:
+            if claim.id == task_id:
+                self.pending.remove(claim)
+                transition = decide(claim, Cancelled(), Policy(), 0.0)
+                outcome = Outcome(claim, transition, self.orders.worker, 0.0, Policy().keep)
+                self._report(pack_outcome(outcome, None))
+                return
+        if task := self.running.get(task_id):
+            self.runner.cancel(task_id)
+            # Cooperative first; a coroutine that takes no notice is cancelled, a def step is the
+            # supervisor's to kill.
+            self.loop.call_later(CANCEL_GRACE, task.cancel)
+
+    # ── running ─────────────────────────────────────────────────────────────────────────────────
+
+    def _pump(self) -> None:
+        """Start what may start, in the order it came."""
+        while self.pending and not self.solo:
+            claim = self.pending[0]
+            exclusive = claim.alone or not self._is_async(claim)
+            if (exclusive and self.running) or len(self.running) >= self.orders.concurrency:
+                return
+            self.pending.popleft()
+            self.solo = exclusive
+            self.idle.clear()
+            slot = self.board.enter(claim.id, claim.fence)
+            self._start(claim, slot)
+
+    def _start(self, claim: Claim, slot: int) -> None:
+        work = self._run(claim, slot)
+        if sys.version_info >= (3, 12):
+            task = asyncio.Task(work, loop=self.loop, eager_start=True)
+            if task.done():
+                return
+        else:
+            task = self.loop.create_task(work)
+        self.running[claim.id] = task
+        if self.solo:
+            self._title(f"running {claim.job}.{claim.step}")
+
+    async def _run(self, claim: Claim, slot: int) -> None:
+        try:
+            attempt = await self.runner.run(claim)
+            self._report(pack_outcome(attempt.outcome, attempt.fence))
+        finally:
+            self.board.leave(slot)
+            self.running.pop(claim.id, None)
+            if self.solo:
+                self.solo = False
+                self._title("idle")
+            if not self.running and not self.pending:
+                self.idle.set()
+            self.loop.call_soon(self._pump)
+
+    def _is_async(self, claim: Claim) -> bool:
+        job = self.app.jobs.get(claim.job)
+        if job is None:
+            return True
+        if not claim.step:
+            return job.first.is_async
+        return next((s.is_async for s in job.steps if s.name == claim.step), True)
+
+    # ── reporting ───────────────────────────────────────────────────────────────────────────────
+
+    def _report(self, packed: list[Any]) -> None:
+        self.outbox.append(packed)
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.notes:
+            self.channel.send("progress", list(self.notes.values()))
+            self.notes.clear()
+        if self.outbox:
+            self.channel.send("done", self.outbox)
+            self.outbox = []
+
+    def _on_progress(self, claim: Claim, fraction: float, message: str) -> None:
+        note = (claim.id, claim.fence, fraction, message)
+        self.loop.call_soon_threadsafe(self._note, note)
+
+    def _note(self, note: tuple[int, int, float, str]) -> None:
+        self.notes[note[0]] = note
+        if not self._flushing:
+            self._flushing = True
+            # Not at once: a step may report a thousand times a second.
+            self.loop.call_later(0.1, self._flush)
+
+    def _title(self, doing: str) -> None:
+        setproctitle.setproctitle(f"fleet: worker {self.orders.title} {doing}")

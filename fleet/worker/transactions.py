@@ -1,0 +1,73 @@
+"""The database connections of a worker: opened when a step first needs one, few, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import asyncpg
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from fleet.model import Claim, OwnerId, Seconds
+from fleet.store.failures import is_disconnect
+from fleet.store.standing import Standing, standing
+
+LIMIT: Final = 4
+CONNECT_TIMEOUT: Final[Seconds] = 10.0
+
+
+class Transactions:
+    """A lazy pool for ``transactional`` steps, and the look that resolves an unknown COMMIT."""
+
+    def __init__(self, url: str, owner: OwnerId, *, limit: int, patience: Seconds) -> None:
+        self._url = url
+        self._owner = owner
+        self._limit = min(limit, LIMIT)
+        self._patience = patience
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._opening = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def connect(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+        """Lend a connection; one that broke is not given back."""
+        pool = await self._open()
+        conn: Any = await pool.acquire(timeout=CONNECT_TIMEOUT)
+        try:
+            yield conn
+        finally:
+            # Releasing a broken connection raises what the step has been told already.
+            with contextlib.suppress(OSError, asyncpg.InterfaceError, asyncpg.PostgresError):
+                await pool.release(conn)
+
+    async def look(self, claim: Claim) -> Standing:
+        """See how a claim stands; the database may need a moment to come back."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(is_disconnect),
+            wait=wait_random_exponential(multiplier=0.1, max=2),
+            stop=stop_after_delay(self._patience),
+            reraise=True,
+        )
+        return await retrying(self._look, claim)
+
+    async def _look(self, claim: Claim) -> Standing:
+        async with self.connect() as conn:
+            return await standing(conn, self._owner, claim)
+
+    async def _open(self) -> asyncpg.Pool[asyncpg.Record]:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    self._url,
+                    min_size=0,
+                    max_size=self._limit,
+                    timeout=CONNECT_TIMEOUT,
+                    server_settings={"application_name": "fleet worker"},
+                )
+        return self._pool
+
+    def close(self) -> None:
+        """Drop the connections without waiting for the server."""
+        if self._pool is not None:
+            self._pool.terminate()
