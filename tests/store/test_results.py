@@ -334,9 +334,19 @@ async def test_p14_without_since_what_was_before_is_not_shown(app, table, fleet_
         await table.settle(ALICE, (await table.claim_one(), Failed(ERROR)))
         follower = Follower(app)
         reading = asyncio.create_task(follower.next())
+        async with asyncio.timeout(10):
+            while not await table.db.fetchval(_HAS_LOOKED):
+                await asyncio.sleep(0.01)
         await fleet_clock.advance(70)
         await table.settle(ALICE, (await table.claim_one(), Failed(ERROR)))
         assert (await reading).attempt == 2
+
+
+_HAS_LOOKED = """
+select count(*) > 0 from pg_stat_activity
+ where datname = current_database() and application_name = 'fleet client' and state = 'idle'
+   and query like '%from fleet.attempt%'
+"""
 
 
 async def test_p14_a_late_commit_is_not_missed(app, table, dsn):
