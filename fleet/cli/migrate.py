@@ -56,6 +56,7 @@ async def _apply(
 ) -> dict[str, Any]:
     console = out()
     applied: list[str] = []
+    migrations.pending(files, await migrations.applied(db.conn), to)  # what is wrong, before a word
     if talk:
         console.print(f"Database {db}")
     began = time.perf_counter()

@@ -1,1 +1,1 @@
-"""The example that ``fleet demo`` runs: ``shop`` is the application, ``play`` what happens to it."""
+"""The example that ``fleet demo`` runs: ``shop`` is the application, ``play`` the story."""

@@ -24,17 +24,23 @@ create table if not exists shop.ledger (
 
 @dataclass
 class Order:
+    """What was bought."""
+
     order_id: int
     outages: int = 0  # how often the PDF service is down when this order asks for it
 
 
 @dataclass
 class Receipt:
+    """Where the PDF is."""
+
     key: str
 
 
 @dataclass
 class Payment:
+    """What is owed, and with which card it is paid."""
+
     order_id: int
     cents: int
     card: str = "valid"
@@ -42,6 +48,8 @@ class Payment:
 
 @dataclass
 class Change:
+    """A customer's new address."""
+
     customer: int
     address: str
 

@@ -12,22 +12,22 @@ from fleet.store.results import failure
 # There is no index for this, which is why it is for small databases: the demo's.
 _JOURNAL: Final = """
 select a.ended_at as at, a.task_id, a.fence, a.job, a.step, a.attempt, a.outcome, false as final,
-       a.started_at, a.worker, a.error::text as error
+       null::timestamptz as enqueued_at, a.started_at, a.error::text as error
   from fleet.attempt a where a.ended_at > $1::timestamptz
 union all
 select f.finished_at, f.id, f.fence, f.job, f.step, f.attempt, f.outcome, true,
-       f.started_at, f.worker, f.error::text
+       f.enqueued_at, f.started_at, f.error::text
   from fleet.archive f where f.finished_at > $1::timestamptz
 union all
 select b.buried_at, b.id, b.fence, b.job, b.step, b.attempt, b.reason, true,
-       b.started_at, b.worker, b.error::text
+       b.enqueued_at, b.started_at, b.error::text
   from fleet.buried b where b.buried_at > $1::timestamptz
  order by at, task_id, fence
 """
 
 
 class Entry(NamedTuple):
-    """An attempt's end; ``final`` if it was the task's end too."""
+    """An attempt's end; ``final`` if it was the task's end too, which then has ``enqueued_at``."""
 
     at: datetime
     task_id: TaskId
@@ -37,8 +37,8 @@ class Entry(NamedTuple):
     attempt: int
     outcome: str
     final: bool
+    enqueued_at: datetime | None
     started_at: datetime | None
-    worker: str | None
     error: Failure | None
 
 
