@@ -126,7 +126,7 @@ class Database(ABC):
         except _HOPELESS as error:
             raise self._unavailable(error) from error
         except Exception as error:
-            if is_disconnect(error) or await self._is_pooler(error):
+            if await self._is_pooler(error) or is_disconnect(error):
                 raise _NotDone from error
             raise self._unavailable(error) from error
 

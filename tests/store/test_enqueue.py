@@ -219,10 +219,37 @@ async def test_a_connection_that_breaks_under_the_call_leaves_it_in_doubt(dsn, d
             await job.enqueue()
 
 
-class Cable:
-    """A TCP proxy to the server that can be cut."""
+async def test_f28_a_pooler_that_refuses_our_settings_gets_none(dsn, unused_tcp_port, caplog):
+    refusal = b"SERROR\0C08P01\0Munsupported startup parameter: enable_seqscan\0\0"
+    async with Cable(dsn, unused_tcp_port, refuse={b"enable_seqscan": refusal}):
+        app = Fleet(
+            moved(dsn, netloc=f"fleet@127.0.0.1:{unused_tcp_port}", query="sslmode=disable")
+        )
+        job = app.job("resize")(_nothing)
+        async with app:
+            handles = await asyncio.gather(job.enqueue(), job.enqueue(), job.enqueue(unique="x"))
+            assert (await handles[0].status()).state == "ready"
+            assert app._client._opened.writer._conn._stmt_cache.get_max_size() == 0
+    assert "behind a pooler" in caplog.text
 
-    def __init__(self, dsn: str, port: int) -> None:
+
+async def test_f28_statements_that_a_pooler_forgot_are_sent_without_preparing(app, db, caplog):
+    job = app.jobs["resize"]
+    async with app:
+        writer = app._client._opened.writer
+        await job.enqueue(1)
+        await writer._conn.execute("deallocate all")
+        await job.enqueue(2)
+        await job.enqueue(3)
+    assert "behind a pooler" in caplog.text
+    assert await db.fetchval("select count(*) from fleet.task") == 3
+
+
+class Cable:
+    """A TCP proxy to the server that can be cut, and that answers some greetings itself."""
+
+    def __init__(self, dsn: str, port: int, refuse: dict[bytes, bytes] | None = None) -> None:
+        self._refuse = refuse or {}
         self._target = urlsplit(dsn)
         self._port = port
         self._ends: list[asyncio.StreamWriter] = []
@@ -241,7 +268,14 @@ class Cable:
         self._ends.clear()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        greeting = await reader.read(65_536)
+        for sign, refusal in self._refuse.items():
+            if sign in greeting:
+                writer.write(b"E" + (len(refusal) + 4).to_bytes(4) + refusal)
+                writer.close()
+                return
         there = await asyncio.open_connection(self._target.hostname, self._target.port)
+        there[1].write(greeting)
         self._ends += [writer, there[1]]
         await asyncio.gather(
             self._copy(reader, there[1]), self._copy(there[0], writer), return_exceptions=True

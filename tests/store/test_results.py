@@ -335,7 +335,7 @@ async def test_p14_without_since_what_was_before_is_not_shown(app, table, fleet_
         follower = Follower(app)
         reading = asyncio.create_task(follower.next())
         async with asyncio.timeout(10):
-            while not await table.db.fetchval(_HAS_LOOKED):
+            while not await table.db.fetchval(_HAS_LOOKED):  # noqa: ASYNC110 -- it is far away
                 await asyncio.sleep(0.01)
         await fleet_clock.advance(70)
         await table.settle(ALICE, (await table.claim_one(), Failed(ERROR)))
