@@ -13,6 +13,9 @@ import pytest
 
 from fleet import Context, Fleet, errors
 from fleet.client import Client
+from fleet.embedded import serve
+from fleet.store.migrations import migrate
+from tests.servers import wait_until
 from tests.store.test_enqueue import moved
 
 
@@ -302,3 +305,27 @@ async def test_no_task_and_no_connection_stays_behind(app, db):
         await app.jobs["resize"].enqueue(1)
     assert asyncio.all_tasks() == before
     await until(lambda: db.fetchval(f"select count(*) = 0 from ({_END_CLIENTS}) left_over"))
+
+
+# -- embedded --------------------------------------------------------------------------------------
+
+
+async def test_an_embedded_server_runs_as_long_as_the_application_is_open(tmp_path, monkeypatch):
+    for name in ("FLEET_DATABASE_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FLEET_EMBEDDED", "1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.SchemaOutdated):
+        await Fleet().open()
+
+    with serve(tmp_path) as server:
+        conn = await asyncpg.connect(server.url)
+        async for _ in migrate(conn):
+            pass
+        await conn.close()
+    app = Fleet()
+    job = app.job("resize")(_nothing)
+    async with app:
+        assert (await job.enqueue()).created
+        assert server.pid is not None
+    wait_until(lambda: server.pid is None)
