@@ -95,7 +95,7 @@ class Page:
             for block in blocks(page):
                 if block.language not in LANGUAGES or block.not_run:
                     continue
-                print(f"-- {block}", file=sys.stderr, flush=True)
+                say(f"-- {block}")
                 getattr(self, f"_{block.language}")(block, runner)
 
     def _python(self, block: Block, runner: asyncio.Runner) -> None:
@@ -148,9 +148,15 @@ class Page:
             done = subprocess.run(
                 [*program, *words[1:]], capture_output=True, text=True, timeout=60, check=False
             )
-            print(f"$ {line}\n{done.stdout}{done.stderr}", file=sys.stderr, flush=True)
+            say(f"$ {line}\n{done.stdout}{done.stderr}")
             if (done.returncode != 0) != line.endswith("# fails"):
                 raise SystemExit(f"{block}: `{line}` ended with {done.returncode}")
+
+
+def say(text: str) -> None:
+    """Tell whoever reads a failure how far the page came."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def commands(text: str) -> Iterator[str]:
