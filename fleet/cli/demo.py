@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fleet.cli.common import duration, explained, out, safe
 from fleet.demo import stage
-from fleet.demo.play import Play, Summary, clock
+from fleet.demo.play import BOOKED, Play, Summary, clock
 from fleet.model import Seconds, TaskId
 
 KEPT: Final = Path(".fleet-demo")
@@ -49,17 +49,20 @@ def demo(seconds: Seconds, keep: bool) -> None:
             summary = asyncio.run(Play(url, seconds, tell).run())
         _say(summary)
         _what_next(keep)
+    if summary.ledger != BOOKED:
+        raise click.ClickException("the ledger is wrong: please report this")
 
 
 def _say(summary: Summary) -> None:
     console = out()
     booked = " + ".join(f"{cents / 100:.2f}" for cents in summary.ledger)
+    once = "each payment once, though one was tried twice"
     lines = (
         ("ran", f"{summary.succeeded} tasks in {summary.attempts} attempts"),
         ("failed", f"{summary.failures} attempts"),
         ("recovered", f"{len(summary.recovered)} tasks, all that had failed"),
         ("buried", f"{len(summary.buried)}, and revived {len(summary.revived)} with the fix"),
-        ("ledger", f"{booked}: each payment once, though one was tried twice"),
+        ("ledger", f"{booked}: {once if summary.ledger == BOOKED else 'WRONG'}"),
         (
             "speed",
             f"{summary.succeeded / summary.took:.0f} tasks a second as they came in; from enqueue "

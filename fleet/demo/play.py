@@ -32,6 +32,7 @@ Tell: TypeAlias = Callable[[TaskId | None, str, str], None]
 _LOOK: Final[Seconds] = 0.05
 _PACE: Final[Seconds] = 0.1  # between two orders of the stream
 _WELCOME: Final = """select fleet.enqueue('welcome-email', '{"name": "Ada"}')"""
+BOOKED: Final = [1999, 4200]  # what the ledger must say at the end, in cents
 _FIXED: Final = '{"order_id": 42, "cents": 1999, "card": "valid"}'
 _MARKS: Final = {
     "next": ("→", "green"),
@@ -69,7 +70,7 @@ class Play:
         self._seconds = seconds
         self._tell = tell
         self._live: set[TaskId] = set()
-        self._named: dict[TaskId, str] = {}  # those whose story is told
+        self._named: set[TaskId] = set()  # those whose story is told
         self._failed: set[TaskId] = set()
         self._to_revive: asyncio.Queue[TaskId] = asyncio.Queue()
         self._acted = False
@@ -82,12 +83,13 @@ class Play:
         try:
             shop.app.database_url = self._url
             await self._prepare(conn)
+            since: datetime = await conn.fetchval("select fleet.now()")
             began = asyncio.get_running_loop().time()
             async with shop.app, asyncio.TaskGroup() as group:
                 working = group.create_task(self._work())
                 reviving = group.create_task(self._revive())
                 acting = group.create_task(self._act())
-                await self._watch(conn)
+                await self._watch(conn, since)
                 await acting
                 working.cancel()
                 reviving.cancel()
@@ -122,25 +124,26 @@ class Play:
 
     async def _open_the_shop(self) -> None:
         receipt = await shop.receipts.enqueue(shop.Order(42, outages=2))
-        self._cast(receipt.id, "a receipt in two steps; the PDF service is down twice")
+        self._cast(receipt.id, "enqueued: a receipt in two steps; the PDF service is down twice")
         for address in ("1 Old Street", "2 New Street"):
             change = await shop.change_address.enqueue(shop.Change(7, address), key="customer-7")
-            self._cast(change.id, "key customer-7: one after another")
+            self._cast(change.id, "enqueued with the key customer-7: one after another")
         conn = await asyncpg.connect(self._url)
         try:
             self._cast(await conn.fetchval(_WELCOME), f"enqueued in SQL: {_WELCOME}")
         finally:
             await conn.close()
         payment = await shop.payments.enqueue(shop.Payment(43, 4200, card="flaky"))
-        self._cast(payment.id, "books into a ledger; fails once after the insert")
+        self._cast(payment.id, "enqueued: books into a ledger; fails once after the insert")
         payment = await shop.payments.enqueue(shop.Payment(42, 1999, card="expired"))
-        self._cast(payment.id, "an expired card: no retry can help")
-        self._tell(None, "and orders keep coming in, ten a second", "dim")
+        self._cast(payment.id, "enqueued: an expired card, which no retry can help")
+        if self._seconds:
+            self._tell(None, "and orders keep coming in, ten a second", "dim")
 
     def _cast(self, task_id: TaskId, about: str) -> None:
         self._live.add(task_id)
-        self._named[task_id] = about
-        self._tell(task_id, f"enqueued: {about}", "cyan")
+        self._named.add(task_id)
+        self._tell(task_id, about, "cyan")
 
     async def _revive(self) -> None:
         conn = await asyncpg.connect(self._url)
@@ -165,10 +168,9 @@ class Play:
 
     # ── what is seen of it ──────────────────────────────────────────────────────────────────────
 
-    async def _watch(self, conn: Connection) -> None:
-        began: datetime = await conn.fetchval("select fleet.now()")
+    async def _watch(self, conn: Connection, since: datetime) -> None:
         while self._live or not self._acted:
-            for entry in await journal(conn, began):
+            for entry in await journal(conn, since):
                 if (entry.task_id, entry.fence) not in self._seen:
                     self._seen.add((entry.task_id, entry.fence))
                     self._take_note(entry)
