@@ -178,12 +178,18 @@ def print_json(value: object, *, lines: bool = False) -> None:
     click.echo(orjson.dumps(value, default=str, option=option).decode())
 
 
-def table(*headers: str, right: Sequence[str] = ()) -> Table:
-    """Return a table without lines, which reads the same in a terminal and in a file."""
+def table(*headers: str, right: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:
+    """Return a table without lines, which reads the same in a terminal and in a file.
+
+    In a narrow window the columns in ``wrap`` go on in the next line; all others stay whole.
+    """
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for header in headers:
         made.add_column(
-            header, justify="right" if header in right else "left", overflow="fold", no_wrap=True
+            header,
+            justify="right" if header in right else "left",
+            no_wrap=header not in wrap,
+            overflow="fold",
         )
     return made
 

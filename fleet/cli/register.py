@@ -39,7 +39,9 @@ def register(where: Where, app: str | None, as_json: bool) -> None:
     if as_json:
         print_json([definition._asdict() for definition in found])
         return
-    rows = table("job", "queue", "first step", "definition", "")
+    rows = table(
+        "job", "queue", "first step", "definition", "", wrap=("job", "queue", "first step")
+    )
     for definition in found:
         rows.add_row(
             *(styled(text) for text in (definition.name, definition.queue, definition.step)),

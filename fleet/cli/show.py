@@ -78,7 +78,7 @@ def _print(console: Console, task: Shown, attempts: list[AttemptShown], moment: 
     head.append(task.state, style=STATE_STYLES[task.state])
     head.append(f"  {safe(task.job)}.{safe(task.step or '<first step>')} in {safe(task.queue)}")
     console.print(head)
-    facts = table("", "")
+    facts = table("name", "value", wrap=("value",))
     facts.show_header = False
     for name, value in _facts(task, moment):
         facts.add_row(Text(f"  {name}", style="dim"), styled(value))
@@ -176,12 +176,12 @@ def _print_timeline(
 
 def _print_attempts(console: Console, attempts: list[AttemptShown]) -> None:
     console.print("\nAttempts")
-    rows = table("  step", "attempt", "outcome", "started", "took", "worker", "error")
+    wrapped = ("  step", "worker", "error")
+    rows = table("  step", "outcome", "started", "took", "worker", "error", wrap=wrapped)
     for attempt in attempts:
         ended = attempt.ended_at
         rows.add_row(
-            styled(f"  {attempt.step}"),
-            str(attempt.attempt),
+            styled(f"  {attempt.step} #{attempt.attempt}"),
             styled(attempt.outcome),
             local(attempt.started_at),
             "-" if ended is None else duration((ended - attempt.started_at).total_seconds()),

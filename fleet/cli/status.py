@@ -101,7 +101,7 @@ def _queues(seen: Overview) -> RenderableType:
     if not seen.queues:
         return Text("No queue has a task yet. Enqueue one: fleet enqueue JOB JSON --queue NAME")
     numbers = ("ready", "deferred", "waiting", "running", "buried", "oldest ready")
-    rows = table("queue", *numbers, right=numbers)
+    rows = table("queue", *numbers, right=numbers, wrap=("queue",))
     for queue in seen.queues:
         rows.add_row(
             styled(queue.queue),
@@ -123,7 +123,8 @@ def _queues(seen: Overview) -> RenderableType:
 def _owners(seen: Overview) -> RenderableType:
     if not any(owner.alive for owner in seen.owners):
         return Text("Nobody runs tasks at the moment.", style="yellow")
-    rows = table("owner", "host", "pid", "running", "up", "last beat", right=("running",))
+    heads = ("owner", "host", "pid", "running", "up", "last beat")
+    rows = table(*heads, right=("running",), wrap=("host",))
     for owner in seen.owners:
         rows.add_row(
             str(owner.id),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from datetime import datetime
+from typing import Final, get_args
 
 import click
 
@@ -13,7 +14,7 @@ from fleet.cli.common import (
     as_json,
     as_task_id,
     database_options,
-    local,
+    duration,
     out,
     print_json,
     run,
@@ -26,6 +27,7 @@ from fleet.cli.show import show
 from fleet.errors import TaskNotFound
 from fleet.model import State, TaskId
 from fleet.store import results, tasks
+from fleet.store.failed import now
 
 
 @click.group()
@@ -60,12 +62,13 @@ def list_(
 ) -> None:
     """List tasks, the newest first."""
 
-    async def act(db: Database) -> list[tasks.Listed]:
-        return await tasks.list_tasks(
+    async def act(db: Database) -> tuple[list[tasks.Listed], datetime]:
+        listed = await tasks.list_tasks(
             db.conn, states=states, queue=queue, job=job, key=key, before=after, limit=limit
         )
+        return listed, await now(db.conn)
 
-    found = run(where, act)
+    found, moment = run(where, act)
     if as_json:
         print_json([listed._asdict() for listed in found])
         return
@@ -73,14 +76,15 @@ def list_(
     if not found:
         console.print("No task matches.")
         return
-    rows = table("id", "state", "job", "step", "queue", "attempt", "since", "key", "error")
+    wrapped = ("task", "queue", "key", "error")
+    rows = table("id", "state", "since", "task", "queue", "key", "error", wrap=wrapped)
     for listed in found:
         rows.add_row(
             str(listed.id),
             styled(listed.state, STATE_STYLES[listed.state]),
-            *(styled(text or "-") for text in (listed.job, listed.step, listed.queue)),
-            str(listed.attempt),
-            local(listed.since),
+            _since(listed, moment),
+            styled(f"{listed.job}.{listed.step or '<first step>'} #{listed.attempt}"),
+            styled(listed.queue),
             styled(listed.key or "-"),
             styled(": ".join(text for text in (listed.reason, listed.error) if text) or "-"),
         )
@@ -89,7 +93,13 @@ def list_(
         console.print(f"\nMore, if there is more: --after {found[-1].id}")
 
 
-_SAID = {
+def _since(listed: tasks.Listed, moment: datetime) -> str:
+    seconds = (moment - listed.since).total_seconds()
+    # While deferred it is when the task will be ready.
+    return f"in {duration(-seconds)}" if seconds < 0 else f"{duration(seconds)} ago"
+
+
+_SAID: Final = {
     "cancelled": "is cancelled",
     "requested": "runs now; its worker is told to stop",
     "ended": "had ended already",

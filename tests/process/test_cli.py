@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -636,6 +637,19 @@ async def test_tasks_are_listed_and_paged(fleet, app, db):
     assert "--after 3" in said
     assert [t["id"] for t in fleet.json("task", "list", "--after", 3)] == [2, 1]
     assert fleet("task", "list", "--queue", "nowhere").stdout == "No task matches.\n"
+
+
+async def test_a_narrow_window_shortens_no_id_and_no_state(fleet, app, db):
+    await app.jobs["order-receipt"].enqueue({"outages": 9}, key="k" * 200)
+    await db.execute("update fleet.task set failures = 2")
+    await drain(app)
+
+    said = fleet("task", "list", FORCE_COLOR="1", NO_COLOR="1", COLUMNS="80").stdout
+
+    assert re.search(r"^1 +.*buried", said, re.MULTILINE)
+    assert said.count("k") >= 200
+    shown = fleet("task", "show", 1, FORCE_COLOR="1", NO_COLOR="1", COLUMNS="80").stdout
+    assert re.search(r"render #3 +exhausted", shown.partition("Attempts")[2])
 
 
 async def test_tasks_are_cancelled(fleet, app, db):
