@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -95,14 +96,16 @@ class Client:
         self._check_loop(self._opening)
         opening = self._opening
         self._users += 1
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._give_up, opening)
             await asyncio.shield(opening)
-        except BaseException:
-            self._users -= 1
-            if not self._users and self._opening is opening:
-                opening.cancel()
-                self._opening = None
-            raise
+            undo.pop_all()
+
+    def _give_up(self, opening: asyncio.Task[_Open]) -> None:
+        self._users -= 1
+        if not self._users and self._opening is opening:
+            opening.cancel()
+            self._opening = None
 
     async def close(self) -> None:
         """Write what is pending and disconnect, if this is the last of nested uses."""
@@ -129,12 +132,11 @@ class Client:
             Pool(url, size=self._connections, budget=self._budget),
             server,
         )
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(opened.close)
             await opened.others.open()
             await opened.writer.run(_check_schema, repeatable=True)
-        except BaseException:
-            await opened.close()
-            raise
+            undo.pop_all()
         return opened
 
     def _check_loop(self, opening: asyncio.Task[_Open]) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
 from fleet.client.pool import Pool
-from fleet.errors import DatabaseUnavailable
+from fleet.errors import DatabaseUnavailable, NotOpen
 from fleet.model import Failure, Seconds, TaskId
 from fleet.options import moment
 from fleet.store.failed import PAGE, Failed, Place, failed_after, now
@@ -49,6 +50,15 @@ class TaskFailure:
 
 
 async def follow(
+    pool: Pool, since: datetime | None, interval: Seconds
+) -> AsyncIterator[TaskFailure]:
+    """Yield failures until the application is closed: see ``_follow``."""
+    with suppress(NotOpen):
+        async for failure in _follow(pool, since, interval):
+            yield failure
+
+
+async def _follow(
     pool: Pool, since: datetime | None, interval: Seconds
 ) -> AsyncIterator[TaskFailure]:
     """Yield failures from ``since`` on; without it, those that come to light from now on."""

@@ -19,7 +19,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from fleet.client.refusals import translate
 from fleet.config import mask
-from fleet.errors import DatabaseError, DatabaseUnavailable, FleetError
+from fleet.errors import DatabaseError, DatabaseUnavailable, FleetError, NotOpen
 from fleet.model import Seconds
 from fleet.store.failures import is_disconnect, is_passing, is_refusal, sqlstate
 
@@ -71,6 +71,7 @@ class Database(ABC):
         self._url = url
         self._budget = budget
         self._behind_pooler = False
+        self._closed = False
 
     @abstractmethod
     async def _take(self, timeout: Seconds) -> Connection: ...
@@ -121,11 +122,15 @@ class Database(ABC):
 
     async def _acquire(self, deadline: Seconds) -> Connection:
         left = deadline - asyncio.get_running_loop().time()
+        if self._closed:
+            raise NotOpen
         try:
             return await self._take(max(left, 0.05))
         except _HOPELESS as error:
             raise self._unavailable(error) from error
         except Exception as error:
+            if self._closed:
+                raise NotOpen from error
             if await self._is_pooler(error) or is_disconnect(error):
                 raise _NotDone from error
             raise self._unavailable(error) from error
@@ -189,6 +194,7 @@ class Pool(Database):
 
     async def close(self) -> None:
         """Close all connections; those that do not close in time are dropped."""
+        self._closed = True
         try:
             async with asyncio.timeout(_GOODBYE):
                 await self._pool.close()
@@ -214,9 +220,8 @@ class Line(Database):
 
     async def close(self) -> None:
         """Close the connection; drop it if that takes long."""
-        if self._conn is not None:
-            with contextlib.suppress(TimeoutError, OSError, asyncpg.InterfaceError):
-                await self._conn.close(timeout=_GOODBYE)  # terminates when the time is over
+        self._closed = True
+        await self._expire()
 
     async def _take(self, timeout: Seconds) -> Connection:
         if self._conn is None or self._conn.is_closed():
@@ -228,7 +233,9 @@ class Line(Database):
         """Keep it."""
 
     async def _expire(self) -> None:
-        await self.close()
+        if self._conn is not None:
+            with contextlib.suppress(TimeoutError, OSError, asyncpg.InterfaceError):
+                await self._conn.close(timeout=_GOODBYE)  # terminates when the time is over
 
 
 def _aborted(error: Exception) -> bool:

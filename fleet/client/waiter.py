@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from fleet.errors import ResultTimeout
+from fleet.errors import NotOpen, ResultTimeout
 from fleet.model import Seconds, TaskId
 from fleet.store.results import Sight
 
@@ -65,7 +65,8 @@ class Waiter:
             self._leave(task_id, awaited, waiter)
 
     def close(self) -> None:
-        """Stop looking; whoever still waits is cancelled."""
+        """Stop looking, and say so to whoever still waits."""
+        self._fail(NotOpen())
         if self._poller is not None:
             self._poller.cancel()
 

@@ -76,6 +76,16 @@ async def test_outside_an_open_application(app):
             await call()
 
 
+async def test_who_waits_while_the_application_closes_is_told(app):
+    await app.open()
+    handle = await app.jobs["resize"].enqueue(7)
+    result = asyncio.create_task(handle.result())
+    await asyncio.sleep(0)
+    await app.close()
+    with pytest.raises(errors.NotOpen):
+        await result
+
+
 async def test_a_result_that_does_not_fit_its_type_is_named_by_path(app, table):
     async with app:
         handle = await app.jobs["resize"].enqueue(7)
@@ -378,6 +388,15 @@ async def test_p14_more_failures_than_a_page_holds_all_come_once(app, table):
         follower = Follower(app, start)
         assert sorted([(await follower.next()).task_id for _ in ids]) == sorted(ids)
         await follower.nothing_more()
+
+
+async def test_p14_it_ends_when_the_application_closes(app):
+    await app.open()
+    follower = asyncio.create_task(Follower(app).next())
+    await asyncio.sleep(0)
+    await app.close()
+    with pytest.raises(StopAsyncIteration):
+        await follower
 
 
 async def test_p14_it_survives_the_end_of_its_connection(app, table):
