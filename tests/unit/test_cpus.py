@@ -13,7 +13,6 @@ from supervisor.cpus import Memory, cpus, memory, memory_limit, memory_usage
 Machine = Callable[[dict[str, str]], Path]
 
 MIB = 1_048_576
-V2 = "proc/self/cgroup", "proc/self/mountinfo"
 MOUNT_V2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 MOUNT_CPU = "33 31 0:30 {top} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
 MOUNT_MEMORY = "35 31 0:32 {top} /sys/fs/cgroup/memory rw master:9 - cgroup cgroup rw,memory\n"
@@ -33,7 +32,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def v2(path: str = "/", **files: str) -> dict[str, str]:
-    """A machine with cgroup v2; ``files`` are below the mount, with / written as __."""
+    """A machine with cgroup v2; ``files`` are below the mount."""
     return {
         "proc/self/cgroup": f"0::{path}\n",
         "proc/self/mountinfo": ROOT_MOUNT + MOUNT_V2,
