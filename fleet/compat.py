@@ -34,7 +34,7 @@ def compatible(output: Any, input: Any) -> str | None:  # noqa: A002 -- the word
     return None
 
 
-def _fits(given: Any, want: Any) -> bool:  # noqa: PLR0911 -- a table of rules
+def _fits(given: Any, want: Any) -> bool:
     given, want = bare(given), bare(want)
     if is_anything(given) or is_anything(want) or given == want:
         return True

@@ -1,34 +1,34 @@
 """Every error Fleet raises, in one tree.
 
-    FleetError
-    ├── ConfigError                a setting that cannot work; names the key, the value, the remedy
-    │   └── NoDatabase             nothing says where the database is
-    ├── DefinitionError            a job, step or schedule that cannot be registered
-    │   ├── AlreadyRegistered      the name is taken; names both places
-    │   ├── InvalidSetting         a retry, timeout, … out of bounds (also a ConfigError)
-    │   └── StepMismatch           a step's output does not fit the next step's input
-    ├── EnqueueError               the call is wrong; nothing was written
-    │   ├── InvalidName
-    │   ├── InvalidOption          a delay, priority, key, … out of bounds
-    │   ├── NotEncodable           the value is not JSON that PostgreSQL keeps
-    │   ├── PayloadTooLarge
-    │   └── UnknownJob
-    ├── DecodeError                stored JSON does not fit the type; names path and type only
-    ├── DatabaseError
-    │   ├── DatabaseUnavailable    no connection in time
-    │   ├── SchemaOutdated         run ``fleet migrate``
-    │   └── MigrationError         a migration was changed, is missing, or failed
-    ├── NotOpen                    used outside ``async with app``
-    ├── ResultError
-    │   ├── TaskBuried
-    │   ├── TaskCancelled
-    │   ├── ResultGone
-    │   └── ResultTimeout
-    ├── TaskNotFound
-    ├── ReviveRefused              its ``unique`` slot is held by another task
-    ├── LeaseLost                  a later claim owns the task; this outcome is dropped
-    ├── EmbeddedError              the embedded PostgreSQL cannot run; says why
-    └── Fatal                      raised *by a step*: bury the task at once
+FleetError
+├── ConfigError                a setting that cannot work; names the key, the value, the remedy
+│   └── NoDatabase             nothing says where the database is
+├── DefinitionError            a job, step or schedule that cannot be registered
+│   ├── AlreadyRegistered      the name is taken; names both places
+│   ├── InvalidSetting         a retry, timeout, … out of bounds (also a ConfigError)
+│   └── StepMismatch           a step's output does not fit the next step's input
+├── EnqueueError               the call is wrong; nothing was written
+│   ├── InvalidName
+│   ├── InvalidOption          a delay, priority, key, … out of bounds
+│   ├── NotEncodable           the value is not JSON that PostgreSQL keeps
+│   ├── PayloadTooLarge
+│   └── UnknownJob
+├── DecodeError                stored JSON does not fit the type; names path and type only
+├── DatabaseError
+│   ├── DatabaseUnavailable    no connection in time
+│   ├── SchemaOutdated         run ``fleet migrate``
+│   └── MigrationError         a migration was changed, is missing, or failed
+├── NotOpen                    used outside ``async with app``
+├── ResultError
+│   ├── TaskBuried
+│   ├── TaskCancelled
+│   ├── ResultGone
+│   └── ResultTimeout
+├── TaskNotFound
+├── ReviveRefused              its ``unique`` slot is held by another task
+├── LeaseLost                  a later claim owns the task; this outcome is dropped
+├── EmbeddedError              the embedded PostgreSQL cannot run; says why
+└── Fatal                      raised *by a step*: bury the task at once
 """
 
 from __future__ import annotations
@@ -212,9 +212,7 @@ class TaskBuried(ResultError):
     def __init__(self, task_id: int, reason: str, error: str | None) -> None:
         self.reason, self.error = reason, error
         detail = f": {error}" if error else ""
-        super().__init__(
-            task_id, f"was buried ({reason}){detail}. Look: fleet task show {task_id}"
-        )
+        super().__init__(task_id, f"was buried ({reason}){detail}. Look: fleet task show {task_id}")
 
 
 class TaskCancelled(ResultError):

@@ -13,7 +13,7 @@ import msgspec
 UNIONS: Final = (Union, types.UnionType)
 
 
-def type_name(annotation: Any) -> str:  # noqa: PLR0911 -- a table of forms
+def type_name(annotation: Any) -> str:
     """Return an annotation as a reader would write it.
 
     >>> type_name(list[int]), type_name(int | None), type_name(msgspec.Struct)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 
 from fleet.client.coalesce import Coalescer
-from fleet.client.connections import executor_for
 from fleet.client.decode import ResultDecoders
 from fleet.client.failures import TaskFailure, follow
 from fleet.client.handle import Handle
@@ -30,6 +29,7 @@ from fleet.errors import InvalidOption, NotOpen, ResultGone, TaskBuried, TaskCan
 from fleet.model import Seconds, Submission, TaskId
 from fleet.options import Duration, seconds
 from fleet.store import results
+from fleet.store.connections import executor_for
 from fleet.store.enqueue import Enqueued, chunks, insert, insert_many, insert_one
 from fleet.store.migrations import require
 from fleet.telemetry import current_traceparent

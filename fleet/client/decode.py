@@ -30,7 +30,7 @@ class ResultDecoders:
         return decoder.decode(sight.result)
 
     def _decoder(self, job: Job[Any, Any]) -> Decoder:
-        annotation = job.steps[-1].signature.output
+        annotation = job.steps[-1].signature.result
         known = self._known.get(job.name)
         if known is None or known[0] is not annotation:
             try:

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack, overload
 
 from fleet.client.client import Client, traced, traced_all
-from fleet.client.connections import executor_for, is_sync
 from fleet.client.refusals import refused
 from fleet.errors import FleetError, InvalidOption, UnknownJob
 from fleet.model import Seconds, Submission, TaskId
+from fleet.store.connections import executor_for, is_sync
 from fleet.store.enqueue import Enqueued, insert
 from fleet.store.results import Cancelled, TaskStatus
 from fleet.submit import EnqueueOptions

@@ -175,3 +175,12 @@ async def next_due(conn: Executor) -> float | None:
     rows = await conn.fetch(_NEXT_DUE)
     seconds: float | None = rows[0]["seconds"]
     return seconds
+
+
+_UNCLAIM: Final = "select fleet.unclaim($1::bigint, $2::bigint[], $3::bigint[]) as ids"
+
+
+async def unclaim(conn: Executor, owner: OwnerId, claims: Sequence[Claim]) -> set[int]:
+    """Give back what was never started: free of charge, to the front, without a trace."""
+    rows = await conn.fetch(_UNCLAIM, owner, [c.id for c in claims], [c.fence for c in claims])
+    return set(rows[0]["ids"])

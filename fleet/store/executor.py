@@ -1,6 +1,6 @@
 """What the store asks of a connection: one method, so that any driver can serve.
 
-asyncpg's connections have it as they are. ``fleet.client.connections`` gives it to psycopg,
+asyncpg's connections have it as they are. ``fleet.store.connections`` gives it to psycopg,
 SQLAlchemy and Django connections, so that the very same statements run on those.
 """
 

@@ -40,7 +40,9 @@ def is_passing(error: BaseException) -> bool:
 
 def is_disconnect(error: BaseException) -> bool:
     """Tell whether the connection is of no use: broken, refused, or to a server that only reads."""
-    if isinstance(error, OSError | asyncpg.InterfaceError | TimeoutError):
+    # InternalClientError: asyncpg met the end of an idle connection in the middle of its protocol.
+    broken = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+    if isinstance(error, broken):
         return True
     state = sqlstate(error)
     return state is not None and (state[:2] == "08" or state in _CONNECTION)

@@ -7,17 +7,14 @@ among the live ones the one first seen last is used, so that two versions do not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from fleet.model import Seconds
 from fleet.store.executor import Executor
-
-if TYPE_CHECKING:
-    from fleet.app import Fleet
 
 # The same minute as in fleet.enqueue_one: workers are seen often, and may be late at times.
 LIVE_FOR: Final[Seconds] = 60.0
@@ -64,23 +61,46 @@ class Definition(NamedTuple):
     new: bool
 
 
-async def register(executor: Executor, app: Fleet) -> list[Definition]:
+class RegisteredJob(Protocol):
+    """What is asked of a job: ``fleet.Job`` has it."""
+
+    name: str
+
+    def definition(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+
+    def fingerprint(self) -> str:
+        """Return a short hash of that."""
+
+
+class Application(Protocol):
+    """What is asked of an application: ``fleet.Fleet`` has it."""
+
+    @property
+    def jobs(self) -> Mapping[str, RegisteredJob]:
+        """Its jobs by name."""
+
+
+async def register(executor: Executor, app: Application) -> list[Definition]:
     """Write down the jobs of an application, or that they were seen again."""
-    document = [
-        {
-            "name": job.name,
-            "fingerprint": job.fingerprint(),
-            "queue": job.queue,
-            "step": job.first.name,
-            "priority": job.policy(job.first).priority,
-            "definition": job.definition(),
-        }
-        for job in app.jobs.values()
-    ]
+    document = [_described(job) for job in app.jobs.values()]
     if not document:
         return []
     rows = await executor.fetch(_REGISTER, orjson.dumps(document).decode())
     return sorted(Definition(*row) for row in rows)
+
+
+def _described(job: RegisteredJob) -> dict[str, Any]:
+    definition = job.definition()
+    first = definition["steps"][0]
+    return {
+        "name": job.name,
+        "fingerprint": job.fingerprint(),
+        "queue": definition["queue"],
+        "step": first["name"],
+        "priority": first["priority"],
+        "definition": definition,
+    }
 
 
 async def definitions(

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
-from fleet.client.connections import executor_for
 from fleet.database import located_async
 from fleet.errors import FleetError
 from fleet.lifecycle import Advance, Bury, Cancel, Finish, PutBack, Transition
 from fleet.model import Claim, OwnerId, TaskId
 from fleet.store import claims, owners
+from fleet.store.connections import executor_for
 from fleet.store.executor import Executor
 from fleet.store.outcomes import Outcome, write
 from fleet.store.standing import Standing, standing

@@ -12,7 +12,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import orjson
 
@@ -71,8 +71,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         """Take what came and hand on each frame that is complete."""

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
-from fleet.client.connections import executor_for, is_sync
 from fleet.context import Context, Host, Signal
 from fleet.errors import FleetError, LeaseLost
 from fleet.job import Job
@@ -39,6 +38,7 @@ from fleet.lifecycle import (
 from fleet.model import Claim, Failure, OwnerId, Seconds
 from fleet.policy import Policy, Settings
 from fleet.step import Step
+from fleet.store.connections import executor_for, is_sync
 from fleet.store.enqueue import children_json
 from fleet.store.outcomes import Outcome, write_in_transaction
 from fleet.store.standing import Standing

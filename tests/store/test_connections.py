@@ -18,7 +18,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_asyncio
 
 from fleet import Context, Fleet, Job, errors
-from fleet.client.connections import NamedRow, executor_for, is_sync
+from fleet.store.connections import NamedRow, executor_for, is_sync
 
 Opened = Callable[[str], Any]
 
@@ -345,7 +345,7 @@ def test_a_named_row_knows_its_columns():
 
 def test_no_driver_is_imported_for_itself():
     script = (
-        "import sys, fleet.client.sync, fleet.client.connections, fleet.django\n"
+        "import sys, fleet.client.sync, fleet.store.connections, fleet.django\n"
         "print([m for m in ('psycopg', 'sqlalchemy', 'django', 'django.db') if m in sys.modules])"
     )
     said = subprocess.run(

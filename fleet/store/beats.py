@@ -1,0 +1,94 @@
+"""The beat: what a supervisor says and hears once a second, in one statement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from fleet.model import OwnerId, Seconds, TaskId
+from fleet.store.executor import Executor
+
+_BEAT: Final = "select fleet.beat($1::bigint, $2::text, $3::text::jsonb, $4::text[])::text as told"
+
+_REGISTER: Final = """
+insert into fleet.owner (host, pid, lease) values ($1::text, $2::int, $3::float8) returning id
+"""
+
+_ARM: Final = """
+insert into fleet.armed (queue, owner) select q, $1::bigint from unnest($2::text[]) q
+    on conflict do nothing
+"""
+_DISARM: Final = """
+delete from fleet.armed where owner = $1::bigint and queue = any ($2::text[])
+"""
+
+_TAKEN: Final = """
+with gone as (delete from fleet.owner where id = $1::bigint)
+delete from fleet.armed where owner = $1::bigint
+"""
+
+_ACK: Final = """
+insert into fleet.shutdown_ack (shutdown, owner, state) values ($1::bigint, $2::bigint, $3::text)
+    on conflict (shutdown, owner) do update set state = excluded.state, at = fleet.now()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the database says at a beat."""
+
+    ready: list[str]
+    due_in: Seconds | None
+    cancel: list[TaskId]
+    owners: dict[int, tuple[int, Seconds]]  # id → (counter, lease)
+    shutdown: list[dict[str, Any]]
+    queues: dict[str, dict[str, Any]]
+    locked: bool
+
+
+async def register(conn: Executor, host: str, pid: int, lease: Seconds) -> OwnerId:
+    """Become an owner: each start of a supervisor is a new one."""
+    rows = await conn.fetch(_REGISTER, host, pid, lease)
+    return OwnerId(rows[0]["id"])
+
+
+async def beat(
+    conn: Executor, owner: OwnerId, state: str, workers: list[Any] | None, queues: list[str]
+) -> Told | None:
+    """Renew the lease and hear the news; None if the owner has been taken over."""
+    document = None if workers is None else orjson.dumps(workers).decode()
+    rows = await conn.fetch(_BEAT, owner, state, document, queues)
+    if rows[0]["told"] is None:
+        return None
+    told = orjson.loads(rows[0]["told"])
+    return Told(
+        ready=told.get("ready", []),
+        due_in=told.get("due_in"),
+        cancel=told.get("cancel", []),
+        owners={int(k): (v[0], v[1]) for k, v in (told["owners"] or {}).items()},
+        shutdown=told["shutdown"],
+        queues=told["queues"],
+        locked=bool(told.get("locked")),
+    )
+
+
+async def arm(conn: Executor, owner: OwnerId, queues: list[str]) -> None:
+    """Ask for a NOTIFY when something becomes ready in these queues."""
+    await conn.fetch(_ARM, owner, queues)
+
+
+async def disarm(conn: Executor, owner: OwnerId, queues: list[str]) -> None:
+    """Ask for no more of them."""
+    await conn.fetch(_DISARM, owner, queues)
+
+
+async def forget(conn: Executor, owner: OwnerId) -> None:
+    """Remove an owner that holds nothing any more: one that leaves, or one that was taken over."""
+    await conn.fetch(_TAKEN, owner)
+
+
+async def acknowledge(conn: Executor, shutdown: int, owner: OwnerId, state: str) -> None:
+    """Answer a shutdown command."""
+    await conn.fetch(_ACK, shutdown, owner, state)

@@ -1,0 +1,144 @@
+-- What a supervisor says and hears once a beat, and how it is told to stop.
+
+alter table fleet.owner
+    add column lease    float8 not null default 15,  -- seconds its counter may stand still
+    add column state    text not null default 'running',
+    add column workers  jsonb not null default '[]', -- what each of its processes does now
+    add column serves   text[] not null default '{}';
+
+-- Make what is due ready, the earliest first; a keyed task that does not hold its key starts to wait
+-- for it instead. Returns the queues in which something became ready.
+create function fleet.promote(at_most int default 1000) returns table (queue text, n bigint)
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+    with due as (
+        select d.id, nextval('fleet.position') as pos
+          from (select w.id from fleet.task w
+                 where w.due_at <= fleet.now() and w.waiting_for is null
+                 order by w.due_at
+                 limit at_most
+                   for update skip locked) d),
+    promoted as (
+        update fleet.task t
+           set state = case when t.key is null or t.granted then 'ready' else 'waiting' end,
+               pos = case when t.key is null or t.granted then due.pos end,
+               waiting_for = case when t.key is null or t.granted then null else t.key end,
+               due_at = case when t.key is null or t.granted then null else t.due_at end,
+               rank = -2 * t.priority + 1,
+               ready_at = t.due_at
+          from due
+         where t.id = due.id
+        returning t.queue, t.state)
+    select p.queue::text, count(*) filter (where p.state = 'ready') from promoted p group by 1
+$$;
+
+-- Commands to supervisors. Each acknowledges; the row goes when everyone it was meant for is down.
+create table fleet.shutdown (
+    id           bigint generated always as identity primary key,
+    host         text,            -- null: every host
+    queue        text,            -- null: the whole supervisor; else only the workers of this queue
+    requested_at timestamptz not null default fleet.now(),
+    requested_by text not null default session_user
+);
+create table fleet.shutdown_ack (
+    shutdown bigint not null references fleet.shutdown on delete cascade,
+    owner    bigint not null,
+    state    text not null check (state in ('draining', 'down')),
+    at       timestamptz not null default fleet.now(),
+    primary key (shutdown, owner)
+);
+
+-- Overrides of the configuration that beat every file, and who set them.
+create table fleet.queue (
+    name       fleet.name primary key,
+    paused     boolean not null default false,
+    settings   jsonb not null default '{}',
+    until      timestamptz,          -- null: until it is reset
+    changed_at timestamptz not null default fleet.now(),
+    changed_by text not null default session_user
+);
+
+-- The beat: one statement a host. It renews the lease first, so that nothing that follows can cost it;
+-- what follows gives up on locks quickly and comes again with the next beat. Null: this owner has been
+-- taken over and must stop.
+create function fleet.beat(
+    the_owner bigint, the_state text, the_workers jsonb, the_queues text[])
+returns jsonb
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    counter bigint;
+    told    jsonb;
+    due     boolean;
+begin
+    update fleet.owner o
+       set beat = o.beat + 1, beaten_at = fleet.now(), state = the_state,
+           workers = coalesce(the_workers, o.workers), serves = coalesce(the_queues, o.serves)
+     where o.id = the_owner
+    returning o.beat into counter;
+    if not found then
+        return null;
+    end if;
+
+    perform set_config('lock_timeout', '200ms', true);
+    begin
+        due := exists (select from fleet.task t
+                        where t.due_at <= fleet.now() and t.waiting_for is null);
+        if due then
+            perform fleet.wake(array(select p.queue from fleet.promote() p where p.n > 0));
+        end if;
+        if exists (select from fleet.task t where t.due_at <= fleet.now() and t.waiting_for is not null)
+           or exists (select from fleet.key k where k.holder is null) then
+            perform fleet.grant_keys();
+        end if;
+        perform fleet.cancel_leftovers();
+        told := jsonb_build_object(
+            'ready', (select coalesce(jsonb_agg(q), '[]') from unnest(the_queues) q
+                       where exists (select from fleet.task t
+                                      where t.queue = q and t.pos is not null and t.state = 'ready')),
+            'due_in', (select extract(epoch from d.due_at - fleet.now())::float8
+                         from (select t.due_at from fleet.task t
+                                where t.due_at is not null and t.waiting_for is null
+                                order by t.due_at limit 1) d),
+            'cancel', (select coalesce(jsonb_agg(c.task_id), '[]')
+                         from fleet.cancellation c
+                         join fleet.task t on t.id = c.task_id and t.owner = the_owner));
+    exception when lock_not_available then
+        told := jsonb_build_object('locked', true);
+    end;
+    return told || jsonb_build_object(
+        'beat', counter,
+        'owners', (select jsonb_object_agg(o.id, jsonb_build_array(o.beat, o.lease))
+                     from fleet.owner o where o.id <> the_owner),
+        'shutdown', (select coalesce(jsonb_agg(jsonb_build_object(
+                                'id', s.id, 'host', s.host, 'queue', s.queue)), '[]')
+                       from fleet.shutdown s
+                      where not exists (select from fleet.shutdown_ack a
+                                         where a.shutdown = s.id and a.owner = the_owner
+                                           and a.state = 'down')),
+        'queues', (select coalesce(jsonb_object_agg(q.name, jsonb_build_object(
+                              'paused', q.paused, 'settings', q.settings)), '{}')
+                     from fleet.queue q where q.until is null or q.until > fleet.now()));
+end
+$$;
+
+-- Take back what was claimed and never started: free of charge, and no line in the history.
+create function fleet.unclaim(the_owner bigint, ids bigint[], fences bigint[]) returns bigint[]
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+    with back as (
+        update fleet.task t
+           set state = 'ready', owner = null, claimed_at = null, pos = nextval('fleet.position'),
+               rank = -2 * t.priority
+         where t.id = any (array(
+                   select w.id from fleet.task w
+                     join unnest(ids, fences) c (id, fence) on w.id = c.id and w.fence = c.fence
+                    where w.owner = the_owner
+                      for update of w skip locked))
+        returning t.id, t.queue::text as queue),
+    woken as (
+        select fleet.wake(array(select distinct b.queue from back b)))
+    select coalesce(array_agg(b.id), '{}') from back b, woken
+$$;
+
+revoke execute on all functions in schema fleet from public;

@@ -1,0 +1,232 @@
+"""One worker process: its start, its channel, its board, and the certain knowledge of its death.
+
+Death is what a pidfd says, because that cannot be wrong; the cause is what the exit code says.
+(If the fork server dies, every sentinel fires with exit code 255 while the children still run.)
+When a child is dead its whole process group is killed, the channel is read to its end, and only
+then is anything decided about its tasks: what it reported before it died counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from fleet.model import Claim, Seconds, TaskId
+from fleet.wire.board import Board, Running
+from fleet.wire.channel import Channel
+from fleet.wire.messages import pack_claim
+from fleet.worker.main import Orders
+from supervisor.causes import Cause, cause_of, oom_kills
+from supervisor.spawning import Spawner, WorkerProcess
+
+State: TypeAlias = Literal["booting", "ready", "retiring", "dead"]
+
+_LAST_WORDS: Final[Seconds] = 1.0
+
+
+class Parent(Protocol):
+    """What a child tells."""
+
+    def child_ready(self, child: Child, abilities: dict[str, Any]) -> None:
+        """It has loaded the application."""
+
+    def child_failed(self, child: Child, told: dict[str, Any]) -> None:
+        """It could not load the application, and will exit."""
+
+    def child_done(self, child: Child, outcomes: list[list[Any]]) -> None:
+        """Steps have ended."""
+
+    def child_returned(self, child: Child, ids: list[TaskId]) -> None:
+        """It gave back what it had not started."""
+
+    def child_progress(self, child: Child, notes: list[list[Any]]) -> None:
+        """Steps have come further."""
+
+    def child_dead(self, child: Child, cause: Cause) -> None:
+        """It is gone, and nothing more will come from it."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A task in a child's hands."""
+
+    claim: Claim
+    sent_at: float
+    warned: bool = field(default=False)
+
+
+class Child:
+    """A worker process as its supervisor sees it."""
+
+    def __init__(self, parent: Parent, pool: str, orders: Orders) -> None:
+        self.parent = parent
+        self.pool = pool
+        self.orders = orders
+        self.state: State = "booting"
+        self.held: dict[TaskId, Held] = {}
+        self.finished = 0
+        self.started_at = time.monotonic()
+        self.intent: str | None = None
+        self.abilities: dict[str, Any] = {}
+        self._process: WorkerProcess | None = None
+        self._ended = asyncio.Event()
+        self._pongs: dict[int, asyncio.Future[None]] = {}
+        self._pings = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, once it is started."""
+        return self._process.aio_process.pid if self._process else None
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self, spawner: Spawner) -> None:
+        """Start the process; it tells when it is ready."""
+        self._oom_before = oom_kills()
+        ours, theirs = socket.socketpair()
+        reading, self._lifeline = os.pipe()
+        memory = Board.create(self.orders.concurrency)
+        self.board = Board(memory, self.orders.concurrency)
+        try:
+            self.channel = await Channel.open(ours, self._on_message, self._ended.set)
+            self._process = await spawner.start(theirs, reading, memory, self.orders)
+        finally:
+            theirs.close()
+            os.close(reading)
+            os.close(memory)
+        self._watch()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._process is not None
+        assert self.pid is not None
+        try:
+            self._watched = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):
+            # No pidfd here (macOS), or dead already: its sentinel is readable then.
+            self._watched = os.dup(self._process.sentinel)
+        loop.add_reader(self._watched, self._on_death)
+
+    def _on_death(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._watched)
+        os.close(self._watched)
+        self._dying = asyncio.get_running_loop().create_task(self._bury())
+
+    async def _bury(self) -> None:
+        self._kill_group()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._ended.wait()
+        self.channel.close()
+        os.close(self._lifeline)
+        booted = self.state != "booting"
+        self.state = "dead"
+        cause = cause_of(
+            await self._exit_code(),
+            self.intent,
+            booted=booted,
+            oom=oom_kills() > self._oom_before,
+        )
+        self.parent.child_dead(self, cause)
+        self.board.close()
+
+    async def _exit_code(self) -> int | None:
+        """Ask the fork server for the exit code; it needs a moment to reap."""
+        assert self._process is not None
+        for _ in range(100):
+            code = self._process.exit_code
+            if code is not None:
+                return code
+            await asyncio.sleep(0.005)
+        return None
+
+    def kill(self, intent: str) -> None:
+        """End it now, with everything it has started; ``intent`` is the cause that is recorded."""
+        if self.state != "dead" and self.intent is None:
+            self.intent = intent
+        self._kill_group()
+
+    def terminate(self) -> None:
+        """Ask the process to end; whoever does not is killed."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+    def _kill_group(self) -> None:
+        if self.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def retire(self) -> None:
+        """Give it nothing more; it ends when what it has is done."""
+        if self.state in ("booting", "ready"):
+            self.state = "retiring"
+            self.intent = "retired"
+            self.channel.send("stop")
+
+    # ── work ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether it may be given tasks."""
+        return self.state == "ready" and not self.channel.congested
+
+    def run(self, claims: list[Claim]) -> None:
+        """Hand tasks over."""
+        now = time.monotonic()
+        for claim in claims:
+            self.held[claim.id] = Held(claim, now)
+        self.channel.send("run", [pack_claim(claim) for claim in claims])
+
+    def running(self) -> list[Running]:
+        """Return the steps under way, by the board: true even if the process is stuck or dead."""
+        return [r for r in self.board.running() if r.task_id in self.held]
+
+    def unstarted(self, before: float) -> list[Claim]:
+        """Return what was handed over before that moment and has not started."""
+        running = {r.task_id for r in self.board.running()}
+        return [h.claim for i, h in self.held.items() if i not in running and h.sent_at <= before]
+
+    async def answers(self, patience: Seconds) -> bool:
+        """Tell whether its event loop runs: nobody holds the interpreter."""
+        self._pings += 1
+        number = self._pings
+        self._pongs[number] = asyncio.get_running_loop().create_future()
+        self.channel.send("ping", number)
+        try:
+            async with asyncio.timeout(patience):
+                await self._pongs[number]
+        except TimeoutError:
+            return False
+        finally:
+            del self._pongs[number]
+        return True
+
+    def _on_message(self, kind: str, body: Any) -> None:
+        match kind:
+            case "done":
+                self.finished += len(body)
+                self.parent.child_done(self, body)
+            case "ready":
+                self.abilities = body
+                if self.state == "booting":
+                    self.state = "ready"
+                self.parent.child_ready(self, body)
+            case "failed":
+                self.parent.child_failed(self, body)
+            case "returned":
+                self.parent.child_returned(self, body)
+            case "progress":
+                self.parent.child_progress(self, body)
+            case "pong":
+                if (future := self._pongs.get(body)) and not future.done():
+                    future.set_result(None)

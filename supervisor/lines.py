@@ -1,0 +1,76 @@
+"""Lines: what the heap is a heap of. A queue's tasks of one kind, and how its fetching goes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from fleet.model import Seconds
+from supervisor.watermark import Watermark
+
+Kind: TypeAlias = Literal["async", "def"]
+
+SHORT: Final[Seconds] = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One queue's ``async def`` or ``def`` steps."""
+
+    queue: str
+    kind: Kind
+    pool: str
+    weight: float = 1.0
+    rank: int = 0
+    known: tuple[str, ...] = ()
+    paused: bool = False
+    has_work: bool = True  # the last look found more than it could take, or nobody has looked yet
+    errors: int = 0
+    held: int = 0  # tasks of this line that this host has claimed
+    mark: Watermark = field(default_factory=Watermark)
+    _trips: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2))
+    _finished: deque[float] = field(default_factory=lambda: deque(maxlen=5000))
+    _average: float = 0.0
+
+    def learn(self, known: tuple[str, ...]) -> bool:
+        """Take note of the steps that ready workers know; True if there are new ones."""
+        new = bool(set(known) - set(self.known))
+        self.known = known
+        if new:
+            self.mark.reset()
+        return new
+
+    def travelled(self, started: float, ended: float) -> None:
+        """Take note of a claim's round trip."""
+        self._trips.append((started, ended))
+
+    def ended(self, took: Seconds) -> None:
+        """Take note of a step's end."""
+        self._finished.append(time.monotonic())
+        self._average += (took - self._average) * 0.05
+
+    @property
+    def ahead(self) -> int:
+        """How many to claim beyond the free slots: what ended during the last two round trips.
+
+        None for long steps: what waits here in vain could run elsewhere.
+        """
+        if not self._trips or self._average > SHORT:
+            return 0
+        since = time.monotonic() - sum(end - start for start, end in self._trips)
+        count = 0
+        for moment in reversed(self._finished):
+            if moment < since:
+                break
+            count += 1
+        return count
+
+
+def lines_of(steps: dict[str, dict[str, Any]]) -> dict[tuple[str, Kind], list[str]]:
+    """Group the steps that a worker knows by (queue, kind)."""
+    grouped: dict[tuple[str, Kind], list[str]] = {}
+    for name, step in steps.items():
+        grouped.setdefault((step["queue"], step["kind"]), []).append(name)
+    return grouped
