@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -97,6 +97,16 @@ _HISTORY: Final = """
 select task_id, fence, visit, attempt, step, outcome from fleet.attempt order by task_id, fence
 """
 
+_KEYS: Final = "select queue, key, holder from fleet.key"
+
+# fmt: off
+ENDED: Final = (
+    "id", "state", "fence", "visit", "failures", "crashes", "losses", "releases", "priority",
+    "queue", "job", "step", "key", "input", "reason",
+)
+# fmt: on
+GONE: Final = frozenset({"ready", "running", "deferred", "waiting", "deleted"})
+
 happenings = st.one_of(
     st.builds(
         Advanced,
@@ -143,7 +153,7 @@ class Database:
         self._runner.close()
 
 
-class Fleet(RuleBasedStateMachine):
+class AnyStory(RuleBasedStateMachine):
     """The events of a fleet, in any order."""
 
     def __init__(self, db: Database, arrows: set[tuple[str, str]]) -> None:
@@ -169,7 +179,7 @@ class Fleet(RuleBasedStateMachine):
         delay=st.sampled_from([None, None, 0.0, 5.0, 60.0]),
         key=st.sampled_from([None, "k", "l"]),
     )
-    def tasks_are_enqueued(self, count, queue, step, priority, delay, key):
+    def tasks_are_enqueued(self, *, count, queue, step, priority, delay, key):
         task = Submission(
             job="x", step=step, queue=queue, input="1", priority=priority, delay=delay, key=key
         )
@@ -376,7 +386,7 @@ class Fleet(RuleBasedStateMachine):
             return
         dead = self.world.tasks[task_id]
         holder = self.world.slot_holder(dead.job, dead.unique_slot)
-        with pytest.raises(asyncpg.UniqueViolationError, match=f"held by task {holder}$"):
+        with pytest.raises(asyncpg.UniqueViolationError, match=rf"held by task {holder}\b"):
             self.db.fetch("select fleet.revive($1, $2)", task_id, step)
 
     @precondition(lambda self: self.world.live())
@@ -435,7 +445,7 @@ class Fleet(RuleBasedStateMachine):
 
     @invariant()
     def a_key_has_one_holder_and_nobody_waits_in_vain(self):
-        keys = {(row["queue"], row["key"]): row["holder"] for row in self.db.fetch(KEYS)}
+        keys = {(row["queue"], row["key"]): row["holder"] for row in self.db.fetch(_KEYS)}
         assert keys == self.world.keys
         granted = [(task.place, task.id) for task in self.world.live() if task.granted]
         assert len(granted) == len(dict(granted)), "two tasks have the same key"
@@ -480,24 +490,13 @@ class Fleet(RuleBasedStateMachine):
         self.arrows |= self.world.arrows
 
 
-GONE: Final = frozenset({"ready", "running", "deferred", "waiting", "deleted"})
-KEYS: Final = "select queue, key, holder from fleet.key"
-
-
 def _comparable(claim: Claim) -> Claim:
     """Without what the model does not know."""
     return claim._replace(enqueued_at=EPOCH)
 
 
 def _ended(task: Task) -> dict[str, Any]:
-    columns = asdict(task)
-    return {name: columns[name] for name in _ENDED_COLUMNS} | {"attempt": task.ended_at_attempt}
-
-
-_ENDED_COLUMNS: Final = (
-    ["id", "state", "fence", "visit", "failures", "crashes", "losses", "releases", "priority"]
-    + ["queue", "job", "step", "key", "input", "reason"]
-)  # fmt: skip
+    return {name: getattr(task, name) for name in ENDED} | {"attempt": task.ended_at_attempt}
 
 
 @pytest.fixture
@@ -512,7 +511,7 @@ def test_u03_the_tables_do_what_the_model_does_whatever_happens(database: Databa
     walked: set[tuple[str, str]] = set()
 
     run_state_machine_as_test(
-        lambda: Fleet(database, walked),
+        lambda: AnyStory(database, walked),
         settings=settings(
             max_examples=int(os.environ.get("FLEET_TEST_EXAMPLES") or 30),
             stateful_step_count=int(os.environ.get("FLEET_TEST_STEPS") or 40),

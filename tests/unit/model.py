@@ -365,6 +365,12 @@ class World:
         self._put(revived(dead, step, self.now))
         return True
 
+    def delete(self, task_id: TaskId) -> None:
+        """An operator's DELETE, which is no arrow of ours; but its key must go on."""
+        arrows = set(self.arrows)
+        self._put(_over(self.tasks[task_id], "deleted", 0))
+        self.arrows = arrows
+
     def _put(self, *rows: Task) -> None:
         """One statement: every row first, then the keys that it has set free."""
         before = {row.id: self.tasks.get(row.id) for row in rows}

@@ -1,4 +1,4 @@
-"""What becomes of a task: each row of the table in fleet/lifecycle.py, and what no sequence may do."""
+"""What becomes of a task: each row of fleet.lifecycle's table, and what no sequence may do."""
 
 from __future__ import annotations
 
