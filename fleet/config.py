@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 FILE: Final = "fleet.toml"
-_TABLES: Final = ("supervisor", "fetch", "queues", "telemetry")
+_TABLES: Final = ("supervisor", "fetch", "queues", "telemetry", "defaults")
 _KEYS: Final = ("app", "database_url", "embedded", *_TABLES)
 _EXAMPLE: Final = "postgresql://user:password@host:5432/name"
 _LIBPQ_ONLY: Final = re.compile(

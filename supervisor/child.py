@@ -71,6 +71,7 @@ class Child:
         self.state: State = "booting"
         self.held: dict[TaskId, Held] = {}
         self.finished = 0
+        self.exclusive = False  # a suspect has it to itself
         self.started_at = time.monotonic()
         self.intent: str | None = None
         self.abilities: dict[str, Any] = {}

@@ -42,7 +42,7 @@ class Door:
     async def pass_through(self) -> None:
         """Wait for one's turn to connect."""
         left = self._open_at - time.monotonic()
-        while left > 0:  # noqa: ASYNC110 -- somebody who waited too may have moved the moment
+        while left > 0:
             await asyncio.sleep(left)
             left = self._open_at - time.monotonic()
         if self._failures:

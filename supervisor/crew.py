@@ -1,0 +1,133 @@
+"""The children of one pool: how many there should be, who gets what, and when one is started again.
+
+Restarts back off: 0.1 s after the first death in a row, doubling up to 30 s; a child that lived
+for a while starts the count anew. A pool whose children die again and again, or cannot load the
+application, is *unhealthy*: it goes on trying, says why, and the other pools never notice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from fleet.model import Claim, Seconds
+from supervisor.child import Child
+from supervisor.lines import Kind
+from supervisor.plan import Pool
+
+LONG_ENOUGH: Final[Seconds] = 10.0
+UNHEALTHY_AFTER: Final = 3
+LONGEST_PAUSE: Final[Seconds] = 30.0
+
+
+@dataclass(slots=True)
+class Crew:
+    """One pool of worker processes."""
+
+    pool: Pool
+    children: list[Child] = field(default_factory=list)
+    alone: deque[Claim] = field(default_factory=deque)  # suspects: each waits for an idle child
+    starting: int = 0
+    deaths: int = 0  # in a row
+    trouble: str | None = None  # why it is unhealthy
+    numbers: int = 0
+
+    # ── restarts ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def missing(self) -> int:
+        """How many children to start."""
+        alive = [c for c in self.children if c.state in ("booting", "ready")]
+        return max(0, self.pool.processes - len(alive) - self.starting)
+
+    @property
+    def surplus(self) -> list[Child]:
+        """Children to retire: the idle ones first."""
+        alive = [c for c in self.children if c.state in ("booting", "ready")]
+        return sorted(alive, key=lambda c: len(c.held))[: max(0, len(alive) - self.pool.processes)]
+
+    def died(self, child: Child, told: str | None) -> Seconds:
+        """Take note of a death that was not wanted; return how long to wait before a restart."""
+        if time.monotonic() - child.started_at > LONG_ENOUGH:
+            self.deaths = 0
+        self.deaths += 1
+        if self.deaths >= UNHEALTHY_AFTER or told:
+            self.trouble = told or f"{self.deaths} workers died in a row"
+        # The first restart is at once: its tasks are to run again within a second.
+        return 0.0 if self.deaths == 1 else min(0.1 * 2.0 ** (self.deaths - 2), LONGEST_PAUSE)
+
+    def recovered(self) -> None:
+        """A step has ended well here: whatever was wrong is over."""
+        self.deaths = 0
+        self.trouble = None
+
+    # ── slots ───────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def slots(self) -> int:
+        """How many ``async def`` steps the ready children can run at once."""
+        return sum(c.orders.concurrency for c in self.children if c.state == "ready")
+
+    def free(self, kind: Kind) -> int:
+        """How many more tasks of a kind can start at once."""
+        ready = [c for c in self.children if c.takes_work]
+        if kind == "def":
+            return sum(1 for c in ready if not c.held)
+        return sum(max(0, c.orders.concurrency - len(c.held)) for c in ready if not c.exclusive)
+
+    def hand_out(self, claims: Iterable[Claim], kind: Kind) -> list[Claim]:
+        """Give tasks to children; return those that nobody can take."""
+        shared = []
+        for claim in claims:
+            if claim.alone:
+                self.alone.append(claim)
+            else:
+                shared.append(claim)
+        self.serve_suspects()
+        ready = [c for c in self.children if c.takes_work and not c.exclusive]
+        if not ready:
+            return shared
+        if kind == "def":
+            self._one_each(shared, ready)
+        else:
+            self._evenly(shared, ready)
+        return []
+
+    def _one_each(self, claims: list[Claim], ready: list[Child]) -> None:
+        batches: dict[Child, list[Claim]] = {child: [] for child in ready}
+        for claim in claims:
+            least = min(ready, key=lambda c: len(c.held) + len(batches[c]))
+            batches[least].append(claim)
+        self._send(batches)
+
+    def _evenly(self, claims: list[Claim], ready: list[Child]) -> None:
+        """Fill the free slots first, then share what is ahead of them."""
+        batches: dict[Child, list[Claim]] = {child: [] for child in ready}
+        waiting = deque(claims)
+        for child in sorted(ready, key=lambda c: len(c.held)):
+            room = max(0, child.orders.concurrency - len(child.held))
+            share = min(room, -(-len(claims) // len(ready)))
+            batches[child] += [waiting.popleft() for _ in range(min(share, len(waiting)))]
+        each = -(-len(waiting) // len(ready)) if waiting else 0
+        for child in ready:
+            batches[child] += [waiting.popleft() for _ in range(min(each, len(waiting)))]
+        self._send(batches)
+
+    def serve_suspects(self) -> None:
+        """Give each suspect an idle child of its own."""
+        while self.alone:
+            idle = next((c for c in self.children if c.takes_work and not c.held), None)
+            if idle is None:
+                return
+            claim = self.alone.popleft()
+            idle.exclusive = True
+            idle.run([claim])
+
+    @staticmethod
+    def _send(batches: dict[Child, list[Claim]]) -> None:
+        for child, batch in batches.items():
+            if batch:
+                child.run(batch)

@@ -1,0 +1,181 @@
+"""Claims work: pops the line that has waited longest, takes what its workers can, puts it back.
+
+full batch   → due now, behind the others that are due
+short batch  → armed and parked until a wake-up or the beat, after looks at 10, 50 and 250 ms
+no free slot → parked until one frees
+error        → later, and later still
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from fleet.model import Claim, OwnerId, Seconds
+from fleet.store.beats import arm, disarm
+from fleet.store.claims import claim
+from fleet.store.executor import Executor
+from supervisor.heap import NEVER, Heap
+from supervisor.lines import Line
+from supervisor.link import Disconnected
+
+_log: Final = logging.getLogger("fleet.supervisor")
+
+# After arming: whoever enqueued just before did not see us, and nobody will tell us.
+_LOOKS: Final = (0.010, 0.040, 0.200)
+
+
+class Fetcher:
+    """The min-heap of lines and the connection that claims."""
+
+    def __init__(
+        self,
+        link: Executor,
+        owner: OwnerId,
+        *,
+        batch: int,
+        error_delay: Seconds,
+        room: Callable[[Line], int],
+        take: Callable[[Line, list[Claim]], None],
+        on_doubt: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self.owner = owner
+        self._batch = batch
+        self._error_delay = error_delay
+        self._room = room
+        self._take = take
+        self._on_doubt = on_doubt
+        self._heap: Heap[Line] = Heap()
+        self._news = asyncio.Event()
+        self._armed: set[str] = set()
+        self._looks: dict[Line, int] = {}
+        self.lines: dict[tuple[str, str], Line] = {}
+        self.stopped = False
+        self.claimed = 0
+
+    # ── what moves a line ───────────────────────────────────────────────────────────────────────
+
+    def add(self, line: Line) -> None:
+        """Serve one more line."""
+        self.lines[line.queue, line.kind] = line
+        self.due(line)
+
+    def remove(self, line: Line) -> None:
+        """Serve it no more."""
+        self.lines.pop((line.queue, line.kind), None)
+        self._heap.discard(line)
+
+    def due(self, line: Line) -> None:
+        """Fetch a line as soon as possible."""
+        self._heap.hasten(line, time.monotonic())
+        self._news.set()
+
+    def wake(self, queue: str) -> None:
+        """Something has become ready in a queue, so somebody says."""
+        for line in self.lines.values():
+            if line.queue == queue:
+                line.has_work = True
+                self._looks.pop(line, None)
+                self.due(line)
+
+    def freed(self, pool: str) -> None:
+        """Slots of a pool have become free."""
+        for line in self.lines.values():
+            if line.pool == pool and line.has_work:
+                self.due(line)
+
+    def stop(self) -> None:
+        """Claim nothing from now on."""
+        self.stopped = True
+        self._news.set()
+
+    # ── the loop ────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Fetch until stopped."""
+        while not self.stopped:
+            now = time.monotonic()
+            line = self._heap.pop(now)
+            if line is None:
+                await self._rest(self._heap.next_at - now)
+                continue
+            await self._fetch(line)
+
+    async def _rest(self, seconds: float) -> None:
+        self._news.clear()
+        try:
+            async with asyncio.timeout(None if seconds == NEVER else max(seconds, 0)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def _fetch(self, line: Line) -> None:
+        wanted = min(self._room(line), self._batch)
+        if line.paused or not line.known or wanted <= 0:
+            self._heap.set(line, NEVER)
+            return
+        started = time.monotonic()
+        spans = line.mark.spans(started, back=line.back)
+        try:
+            claims = await claim(self._link, self.owner, line.queue, wanted, line.known, spans)
+        except Exception as error:
+            self._failed(line, error)
+            return
+        ended = time.monotonic()
+        line.errors = 0
+        line.travelled(started, ended)
+        line.mark.looked(spans, ended, ended - started)
+        line.mark.took(claims, ended)
+        self.claimed += len(claims)
+        if claims:
+            self._looks.pop(line, None)
+            self._take(line, claims)
+        line.has_work = len(claims) == wanted
+        line.back = not line.has_work
+        if line.has_work:
+            self._heap.set(line, time.monotonic())
+            await self._disarm(line)
+        else:
+            await self._idle(line)
+
+    async def _idle(self, line: Line) -> None:
+        """Arm, then look again a few times, then sleep until somebody says something."""
+        if line.queue not in self._armed:
+            try:
+                await arm(self._link, self.owner, [line.queue])
+            except Disconnected:
+                self._heap.set(line, time.monotonic() + self._error_delay)
+                return
+            self._armed.add(line.queue)
+            self._looks[line] = 0
+            self._heap.set(line, time.monotonic())
+            return
+        looked = self._looks.get(line, len(_LOOKS))
+        if looked < len(_LOOKS):
+            self._looks[line] = looked + 1
+            self._heap.set(line, time.monotonic() + _LOOKS[looked])
+        else:
+            self._heap.set(line, NEVER)
+
+    async def _disarm(self, line: Line) -> None:
+        if line.queue in self._armed:
+            self._armed.discard(line.queue)
+            with contextlib.suppress(Disconnected):
+                await disarm(self._link, self.owner, [line.queue])
+
+    def _failed(self, line: Line, error: Exception) -> None:
+        line.errors += 1
+        delay = min(self._error_delay * 2 ** (line.errors - 1), 60.0)
+        if isinstance(error, Disconnected):
+            # The link says what is wrong, and rations the next attempts itself.
+            delay = 0.1
+            self._armed.clear()
+            self._on_doubt()
+        else:
+            _log.error("queue %s could not be fetched (%s): again in %gs", line.queue, error, delay)
+        self._heap.set(line, time.monotonic() + delay)

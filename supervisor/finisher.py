@@ -1,0 +1,134 @@
+"""Writes outcomes in batches: whatever has gathered while the last write was under way.
+
+No timer: an idle system adds no latency, a busy one has large batches. After a broken connection
+the same batch is written again; what is not found then was either written before the reply was
+lost, or belongs to somebody else by now, and in both cases is no longer ours to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fleet.errors import LeaseLost
+from fleet.lifecycle import Advance, Transition, onward
+from fleet.model import Claim, OwnerId, TaskId
+from fleet.store.executor import Executor
+from fleet.store.failures import is_passing
+from fleet.store.outcomes import BATCH, Outcome, Report, write
+from fleet.store.standing import standing
+from supervisor.link import Disconnected
+
+_log: Final = logging.getLogger("fleet.supervisor")
+
+# Enough for two more statements: beyond that claiming waits for writing.
+CROWDED: Final = 4 * BATCH
+
+
+@dataclass(slots=True)
+class Written:
+    """What the finisher tells: a task that goes on here, or one that is out of our hands."""
+
+    outcome: Outcome[Transition]
+    onward: Claim | None
+
+
+class Finisher:
+    """One connection that writes what became of this owner's tasks."""
+
+    def __init__(
+        self, link: Executor, owner: OwnerId, on_written: Callable[[Written], None]
+    ) -> None:
+        self._link = link
+        self.owner = owner
+        self._on_written = on_written
+        self._pending: list[Outcome[Transition]] = []
+        self._doubted: set[TaskId] = set()
+        self._busy = 0
+        self._news = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.lost: Counter[str] = Counter()
+
+    def put(self, outcome: Outcome[Transition]) -> None:
+        """Take an outcome to be written."""
+        self._pending.append(outcome)
+        self._news.set()
+        self._empty.clear()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether claiming should wait for writing to catch up."""
+        return len(self._pending) > CROWDED
+
+    async def emptied(self) -> None:
+        """Wait until everything is written."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._pending:
+                batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
+                await self._write(batch)
+            if not self._busy:
+                self._empty.set()
+
+    async def _write(self, batch: list[Outcome[Transition]]) -> None:
+        try:
+            report = await write(self._link, self.owner, batch)
+            await self._tell(batch, report)
+        except Disconnected:
+            # Some of it may be in the database: what is missing next time is looked at.
+            self._doubted |= {o.claim.id for o in batch}
+            self._again(batch)
+            await asyncio.sleep(0.05)
+        except Exception as error:
+            if not is_passing(error):
+                _log.exception("outcomes could not be written; they are tried again")
+                await asyncio.sleep(1)
+            self._again(batch)
+            await asyncio.sleep(0.05)
+
+    async def _tell(self, batch: list[Outcome[Transition]], report: Report) -> None:
+        busy = []
+        for outcome in batch:
+            task = outcome.claim.id
+            fence = report.fences.get(task)
+            if task in report.busy:
+                busy.append(outcome)
+                continue
+            if fence is None and task in self._doubted:
+                found = await standing(self._link, self.owner, outcome.claim)
+                fence = found.fence if found.how == "advanced" else None
+            elif fence is None:
+                self.lost[outcome.claim.queue] += 1
+                _log.warning("%s", LeaseLost(task, outcome.claim.fence))
+            self._doubted.discard(task)
+            self._on_written(Written(outcome, _next(outcome, fence)))
+        if busy:
+            # Locked by the last transaction of a worker that was killed: its end is near.
+            self._busy += len(busy)
+            asyncio.get_running_loop().call_later(0.05, self._retry_busy, busy)
+
+    def _retry_busy(self, busy: list[Outcome[Transition]]) -> None:
+        self._busy -= len(busy)
+        self._again(busy)
+
+    def _again(self, batch: list[Outcome[Transition]]) -> None:
+        self._pending = batch + self._pending
+        self._news.set()
+        self._empty.clear()
+
+
+def _next(outcome: Outcome[Transition], fence: int | None) -> Claim | None:
+    """Return the claim that goes on here, if the outcome is written and stays ours."""
+    if fence is None or not isinstance(outcome.transition, Advance):
+        return None
+    return onward(outcome.claim, outcome.transition, fence)
