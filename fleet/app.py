@@ -57,6 +57,9 @@ class Fleet:
             raise ConfigError("lifespan", lifespan, "a function that returns a context manager")
         if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
             raise ConfigError("max_payload", max_payload, "a number of bytes")
+        if max_payload > MAX_PAYLOAD:
+            hint = f"at most {MAX_PAYLOAD}: what is larger the database refuses"
+            raise ConfigError("max_payload", max_payload, hint)
         self.database_url = database_url
         self.lifespan = lifespan
         self.middleware = tuple(middleware)

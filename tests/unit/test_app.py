@@ -143,6 +143,7 @@ def test_nothing_of_the_url_is_printed():
         ("max_payload", 0),
         ("max_payload", True),
         ("max_payload", "1MiB"),
+        ("max_payload", 1_048_577),
     ],
 )
 def test_an_option_that_cannot_work_is_refused_by_name(option, value):
