@@ -30,6 +30,7 @@ class Step:
     settings: Settings
     transactional: bool
     takes_null: bool  # JSON null is a valid input
+    record: type[Any] | None  # the class of its input, if an input must be an instance of it
 
     @property
     def is_async(self) -> bool:
@@ -56,7 +57,7 @@ class Step:
             raise NotEncodable(
                 f"job {job!r} takes no input: its step {self.name!r} ({self.place}) is (ctx)"
             )
-        elif is_record(self.signature.input) and not isinstance(value, self.signature.input):
+        elif self.record is not None and not isinstance(value, self.record):
             raise NotEncodable(
                 f"job {job!r} takes {type_name(self.signature.input)}, got {type_name(type(value))}"
             )
@@ -102,6 +103,7 @@ def make_step(
         settings=settings,
         transactional=transactional,
         takes_null=not signature.takes_input or decoder.accepts_null(),
+        record=signature.input if is_record(signature.input) else None,
     )
 
 
