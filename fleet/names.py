@@ -1,7 +1,8 @@
 """What a name may look like: the one rule for queues and jobs, and the one for steps.
 
-The same patterns stand as CHECK constraints in the schema, so that a row written by hand
-cannot carry a name that this module would refuse.
+The database holds to the same patterns: those of queues and jobs are the domain ``fleet.name``,
+so that no row can carry another; those of steps are checked by the functions that enqueue and
+revive.
 """
 
 import re

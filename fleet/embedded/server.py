@@ -248,7 +248,7 @@ def serve(
 ) -> Server:
     """Return the PostgreSQL of a project, kept in its ``.fleet`` folder; it starts when it is used.
 
-    >>> with serve(Path(".")) as server:
+    >>> with serve(Path(".")) as server:                               # doctest: +SKIP
     ...     print(server.url)
 
     ``version`` asks for a major version. ``durable=False`` turns fsync off, for tests. ``progress``

@@ -9,12 +9,12 @@ import pkgutil
 import pytest
 
 import fleet
+import fleet.testing
 from fleet.testing import make_context
 
 OPTIONS = doctest.NORMALIZE_WHITESPACE
-# The first two run the command when imported; the example of the third starts a PostgreSQL in the
-# current folder.
-LEFT_OUT = {"fleet.__main__", "fleet.cli.__main__", "fleet.embedded.server"}
+# They run the command when imported.
+LEFT_OUT = {"fleet.__main__", "fleet.cli.__main__"}
 
 
 def modules_with_examples() -> list[str]:
@@ -32,6 +32,13 @@ def modules_with_examples() -> list[str]:
 def test_the_examples_of_a_module_are_true(name: str):
     failed, _ = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
     assert not failed
+
+
+def test_the_example_of_the_testing_module_is_python():
+    rows = (fleet.testing.__doc__ or "").splitlines()
+    example = [row.removeprefix("    ") for row in rows if row.startswith("    ") or not row]
+
+    compile("\n".join(example), "fleet/testing/__init__.py", "exec")
 
 
 def test_the_public_names_have_docstrings():
