@@ -1,6 +1,6 @@
 """Durable, multi-step jobs on PostgreSQL: the public names, and nothing else."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet import errors
 from fleet.app import Fleet
@@ -43,7 +43,7 @@ from fleet.schedule import Schedule
 from fleet.step import Step
 
 if TYPE_CHECKING:
-    from fleet.client import Handle
+    from fleet.client import Handle, SyncHandle, TaskFailure, TaskStatus
 
 __all__ = [
     "AlreadyRegistered",
@@ -78,19 +78,24 @@ __all__ = [
     "SchemaOutdated",
     "Step",
     "StepMismatch",
+    "SyncHandle",
     "TaskBuried",
     "TaskCancelled",
+    "TaskFailure",
     "TaskNotFound",
+    "TaskStatus",
     "To",
     "UnknownJob",
     "errors",
 ]
 
+# These bring the client and its driver along, which defining jobs does not need.
+_OF_THE_CLIENT: Final = frozenset({"Handle", "SyncHandle", "TaskFailure", "TaskStatus"})
+
 
 def __getattr__(name: str) -> Any:
-    # A handle brings the client and its driver along, which defining jobs does not need.
-    if name == "Handle":
-        from fleet.client import Handle
+    if name in _OF_THE_CLIENT:
+        from fleet import client
 
-        return Handle
+        return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

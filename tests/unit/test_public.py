@@ -16,6 +16,12 @@ def test_the_public_names():
         assert getattr(fleet, name) is not None
 
 
+def test_what_a_function_of_yours_may_take_or_return_can_be_named():
+    for name in ("Handle", "SyncHandle", "TaskFailure", "TaskStatus"):
+        assert name in fleet.__all__
+        assert inspect.isclass(getattr(fleet, name))
+
+
 def test_every_error_is_public_and_below_the_root():
     for name in errors.__all__:
         assert issubclass(getattr(errors, name), fleet.FleetError)
