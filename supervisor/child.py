@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from fleet.lifecycle import Event
 from fleet.model import Claim, Seconds, TaskId
 from fleet.wire.board import Board, Running
 from fleet.wire.channel import Channel
@@ -28,6 +29,7 @@ from supervisor.spawning import Spawner, WorkerProcess
 State: TypeAlias = Literal["booting", "ready", "retiring", "dead"]
 
 _LAST_WORDS: Final[Seconds] = 1.0
+RETIRED: Final = "retired"
 
 
 class Parent(Protocol):
@@ -74,6 +76,7 @@ class Child:
         self.exclusive = False  # a suspect has it to itself
         self.started_at = time.monotonic()
         self.intent: str | None = None
+        self.verdicts: dict[TaskId, Event] = {}  # what a planned end means for its tasks
         self.abilities: dict[str, Any] = {}
         self._process: WorkerProcess | None = None
         self._ended = asyncio.Event()
@@ -149,7 +152,7 @@ class Child:
 
     def kill(self, intent: str) -> None:
         """End it now, with everything it has started; ``intent`` is the cause that is recorded."""
-        if self.state != "dead" and self.intent is None:
+        if self.state != "dead" and self.intent in (None, RETIRED):
             self.intent = intent
         self._kill_group()
 
@@ -171,7 +174,7 @@ class Child:
         """Give it nothing more; it ends when what it has is done."""
         if self.state in ("booting", "ready"):
             self.state = "retiring"
-            self.intent = "retired"
+            self.intent = RETIRED
             self.channel.send("stop")
 
     # ── work ────────────────────────────────────────────────────────────────────────────────────

@@ -48,6 +48,7 @@ class Finisher:
         self._on_written = on_written
         self._pending: list[Outcome[Transition]] = []
         self._doubted: set[TaskId] = set()
+        self._writing: set[TaskId] = set()
         self._busy = 0
         self._news = asyncio.Event()
         self._empty = asyncio.Event()
@@ -65,6 +66,23 @@ class Finisher:
         """Whether claiming should wait for writing to catch up."""
         return len(self._pending) > CROWDED
 
+    @property
+    def tasks(self) -> set[TaskId]:
+        """The tasks whose outcomes are not written yet."""
+        return {o.claim.id for o in self._pending} | self._writing
+
+    def forget(self) -> None:
+        """Drop everything: the right to write it is lost."""
+        self._pending.clear()
+        self._doubted.clear()
+
+    @staticmethod
+    def following(outcome: Outcome[Transition], fence: int | None) -> Claim | None:
+        """Return the claim that goes on here, if the outcome is written and stays ours."""
+        if fence is None or not isinstance(outcome.transition, Advance):
+            return None
+        return onward(outcome.claim, outcome.transition, fence)
+
     async def emptied(self) -> None:
         """Wait until everything is written."""
         await self._empty.wait()
@@ -76,7 +94,9 @@ class Finisher:
             self._news.clear()
             while self._pending:
                 batch, self._pending = self._pending[:BATCH], self._pending[BATCH:]
+                self._writing = {o.claim.id for o in batch}
                 await self._write(batch)
+                self._writing = set()
             if not self._busy:
                 self._empty.set()
 
@@ -111,7 +131,7 @@ class Finisher:
                 self.lost[outcome.claim.queue] += 1
                 _log.warning("%s", LeaseLost(task, outcome.claim.fence))
             self._doubted.discard(task)
-            self._on_written(Written(outcome, _next(outcome, fence)))
+            self._on_written(Written(outcome, self.following(outcome, fence)))
         if busy:
             # Locked by the last transaction of a worker that was killed: its end is near.
             self._busy += len(busy)
@@ -125,10 +145,3 @@ class Finisher:
         self._pending = batch + self._pending
         self._news.set()
         self._empty.clear()
-
-
-def _next(outcome: Outcome[Transition], fence: int | None) -> Claim | None:
-    """Return the claim that goes on here, if the outcome is written and stays ours."""
-    if fence is None or not isinstance(outcome.transition, Advance):
-        return None
-    return onward(outcome.claim, outcome.transition, fence)

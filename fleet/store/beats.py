@@ -92,3 +92,18 @@ async def forget(conn: Executor, owner: OwnerId) -> None:
 async def acknowledge(conn: Executor, shutdown: int, owner: OwnerId, state: str) -> None:
     """Answer a shutdown command."""
     await conn.fetch(_ACK, shutdown, owner, state)
+
+
+_PROGRESS: Final = """
+update fleet.task t
+   set progress = jsonb_build_object('fraction', n.fraction, 'message', n.message)
+  from unnest($2::bigint[], $3::bigint[], $4::float8[], $5::text[])
+       as n (id, fence, fraction, message)
+ where t.id = n.id and t.fence = n.fence and t.owner = $1::bigint
+"""
+
+
+async def note_progress(conn: Executor, owner: OwnerId, notes: list[list[Any]]) -> None:
+    """Keep how far steps have come: (task, fence, fraction, message) each."""
+    ids, fences, fractions, messages = (list(column) for column in zip(*notes, strict=True))
+    await conn.fetch(_PROGRESS, owner, ids, fences, fractions, messages)

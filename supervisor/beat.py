@@ -1,0 +1,110 @@
+"""The beat: renews the lease, hears the news, and notices when the right to run has run out.
+
+One statement a host every ``empty_delay``, and earlier when a deferred task is due earlier; there
+is no other idle polling. What counts for the lease is when the last renewal that succeeded was
+*sent*: at 0.8 of the lease since then the workers are stopped, so that nobody else can have been
+given their tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from fleet.model import OwnerId, Seconds
+from fleet.store.beats import Told, beat
+from fleet.store.failures import is_passing
+from supervisor.link import Disconnected, Link
+
+_log: Final = logging.getLogger("fleet.supervisor")
+
+SAFE: Final = 0.8
+
+
+class Heart:
+    """Beats for one owner at a time."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        every: Seconds,
+        lease: Seconds,
+        describe: Callable[[], tuple[str, list[Any], list[str]]],
+        on_told: Callable[[Told], Awaitable[None]],
+        on_lost: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._link = link
+        self._every = every
+        self._lease = lease
+        self._describe = describe
+        self._on_told = on_told
+        self._on_lost = on_lost
+        self._hurry = asyncio.Event()
+        self._said: list[Any] | None = None
+        self.owner = OwnerId(0)
+        self.renewed_at = time.monotonic()
+
+    def begin(self, owner: OwnerId) -> None:
+        """Beat for this owner from now on."""
+        self.owner = owner
+        self._said = None
+        self.renewed_at = time.monotonic()
+
+    def hurry(self) -> None:
+        """Beat now: there is news."""
+        self._hurry.set()
+
+    @property
+    def time_left(self) -> Seconds:
+        """How long the right to run lasts without another renewal; negative: it is over."""
+        return self.renewed_at + SAFE * self._lease - time.monotonic()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            pause = await self._beat()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+            self._hurry.clear()
+
+    async def guard(self) -> None:
+        """Stop the workers when the lease is about to run out; beside ``run``, which may hang."""
+        while True:
+            left = self.time_left
+            if left <= 0:
+                await self._on_lost(f"the lease could not be renewed for {SAFE * self._lease:g}s")
+                self.renewed_at = time.monotonic()
+                continue
+            await asyncio.sleep(min(left, self._every))
+
+    async def _beat(self) -> Seconds:
+        """Beat once; return when to beat again."""
+        sent = time.monotonic()
+        state, workers, queues = self._describe()
+        try:
+            told = await beat(
+                self._link, self.owner, state, None if workers == self._said else workers, queues
+            )
+        except Disconnected:
+            return 0.05
+        except Exception as error:
+            if not is_passing(error):
+                _log.exception("the beat failed")
+            return self._every / 4
+        if told is None:
+            await self._on_lost("another supervisor has taken this one's tasks over")
+            return 0.0
+        self.renewed_at = sent
+        self._said = workers
+        await self._on_told(told)
+        if told.due_in is not None and told.due_in < self._every:
+            # Never a tight loop, should a due task be locked by somebody.
+            return max(told.due_in, 0.02)
+        return self._every
