@@ -81,14 +81,15 @@ class Policy:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that is stored as jsonb; of a key that is computed, only that it is."""
+        computed = callable(self.key)
         retry = {field.name: getattr(self.retry, field.name) for field in fields(Retry)}
-        key = "<computed>" if callable(self.key) else self.key
         return {
             "retry": retry,
             "timeout": self.timeout,
             "priority": self.priority,
             "keep": self.keep,
-            "key": key,
+            "key": None if computed else self.key,
+            "key_computed": computed,
         }
 
 

@@ -188,6 +188,10 @@ create table fleet.job (
     step        text not null,
     priority    smallint not null,
     definition  jsonb not null,
+    -- Of the first step, which a new task begins with; SQL cannot compute what is a Python function.
+    key          text generated always as (definition #>> '{steps,0,key}') stored,
+    key_computed boolean generated always as
+        (coalesce((definition #> '{steps,0,key_computed}') = 'true', false)) stored,
     first_seen  timestamptz not null default fleet.now(),
     last_seen   timestamptz not null default fleet.now(),
     primary key (name, fingerprint)

@@ -53,6 +53,30 @@ begin
 end
 $$;
 
+create function fleet.check_step(caller text, name text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if name is null
+       or name <> '' and (octet_length(name) > 63 or name !~ '^[A-Za-z_][A-Za-z0-9_-]*$') then
+        raise exception '%: step name % is not allowed', caller, quote_nullable(left(name, 80))
+            using errcode = '22023',
+                  hint = 'Give 1 to 63 characters: a letter or _, then a-z, A-Z, 0-9, _ or -.';
+    end if;
+end
+$$;
+
+-- The definition that counts: of those that live workers have, the one first seen last, so that a
+-- rolling deploy moves forward once and does not flap.
+create function fleet.definition_of(job text) returns setof fleet.job
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+    select j.* from fleet.job j
+     where j.name = definition_of.job
+     order by j.last_seen > fleet.now() - interval '1 minute' desc, j.first_seen desc, j.fingerprint
+     limit 1
+$$;
+
 -- Many at once: what varies from task to task in arrays (input, key, trace), what many share once a
 -- distinct combination (job … at), and which[i] says which one task i has; null: all have the first.
 -- Returns the ids in the order of the inputs. The variables are assigned first because PostgreSQL
@@ -75,6 +99,7 @@ begin
     for i in 1 .. coalesce(cardinality(job), 0) loop
         perform fleet.check_name('job', job[i]);
         perform fleet.check_name('queue', queue[i]);
+        perform fleet.check_step('fleet.enqueue', step[i]);
         perform fleet.check_options(priority[i], delay[i], at[i], null, null, 'while_live');
         the_due[i] := nullif(greatest(coalesce(at[i], soon + delay[i], soon), soon), soon);
     end loop;
@@ -121,25 +146,28 @@ declare
     due   timestamptz;
 begin
     perform fleet.check_name('job', job);
-    if enqueue_one.queue is null then
-        -- Among the definitions that live workers have, the one first seen last: a rolling deploy
-        -- moves forward once and does not flap.
-        select j.* into known
-          from fleet.job j
-         where j.name = enqueue_one.job
-         order by j.last_seen > soon - interval '1 minute' desc, j.first_seen desc, j.fingerprint
-         limit 1;
-        if not found then
+    -- Python gives both, and everything else that it knows; what is missing is looked up.
+    if queue is null or step is null then
+        select j.* into known from fleet.definition_of(job) j;
+        if not found and queue is null then
             raise exception 'fleet.enqueue: no job % is registered', quote_literal(job)
                 using errcode = '42704',
                       hint = 'Start a worker that has it, run fleet register, or give queue => too.';
         end if;
-    else
-        perform fleet.check_name('queue', enqueue_one.queue);
+        if key is null and known.key_computed then
+            raise exception 'fleet.enqueue: the key of job % is computed from its input, in Python',
+                            quote_literal(job)
+                using errcode = '22023',
+                      hint = 'Give key => too: what its function would return for this input.';
+        end if;
+        queue := coalesce(queue, known.queue);
+        step := coalesce(step, known.step, '');
+        priority := coalesce(priority, known.priority);
+        key := coalesce(key, known.key);
     end if;
-    queue := coalesce(enqueue_one.queue, known.queue);
-    step := coalesce(enqueue_one.step, known.step, '');
-    priority := coalesce(enqueue_one.priority, known.priority, 0);
+    priority := coalesce(priority, 0);
+    perform fleet.check_name('queue', queue);
+    perform fleet.check_step('fleet.enqueue', step);
     perform fleet.check_options(priority, delay, at, key, unique_key, unique_scope);
     if octet_length(input::text) > 1048576 then
         raise exception 'fleet.enqueue: the input is % bytes of JSON, the limit is 1048576',

@@ -26,7 +26,8 @@ begin
 end
 $$;
 
--- End those of the tasks that nobody runs. Returns how many.
+-- End those of the tasks that nobody runs. Returns how many. Their history stays as long as their
+-- job says, if a worker has said what that is.
 create function fleet.cancel_idle(ids bigint[]) returns int
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -36,14 +37,23 @@ as $$
                    select w.id from fleet.task w
                     where w.id = any (ids) and w.state <> 'running' for update skip locked))
         returning t.*),
+    kinds as (
+        select k.job, k.step,
+               coalesce((select s.step -> 'keep'
+                           from jsonb_array_elements(j.definition -> 'steps') s (step)
+                          where s.step ->> 'name' = k.step limit 1),
+                        j.definition -> 'steps' -> 0 -> 'keep', '1209600')::float8 as keep
+          from (select distinct g.job, g.step from gone g) k
+          left join lateral fleet.definition_of(k.job) j on true),
     kept as (
         insert into fleet.archive (keep_until, id, fence, enqueued_at, ready_at, finished_at, visit,
             attempt, failures, crashes, losses, releases, priority, outcome, queue, job, step, key,
             trace, input, error)
-        select fleet.now() + interval '14 days', id, fence, enqueued_at, ready_at, fleet.now(), visit,
-               1 + prior + failures + crashes, failures, crashes, losses, releases, priority,
-               'cancelled', queue, job, step, key, trace, input, error
-          from gone)
+        select fleet.now() + k.keep * interval '1 s', g.id, g.fence, g.enqueued_at, g.ready_at,
+               fleet.now(), g.visit, 1 + g.prior + g.failures + g.crashes, g.failures, g.crashes,
+               g.losses, g.releases, g.priority, 'cancelled', g.queue, g.job, g.step, g.key, g.trace,
+               g.input, g.error
+          from gone g join kinds k on k.job = g.job and k.step = g.step)
     select count(*)::int from gone
 $$;
 
@@ -83,8 +93,8 @@ begin
         raise exception 'fleet.revive: no buried task %', revive.task_id
             using errcode = 'P0002', hint = 'fleet task list --state buried shows what there is.';
     end if;
-    if octet_length(revive.step) > 63 then
-        raise exception 'fleet.revive: step name is too long' using errcode = '22023';
+    if revive.step is not null then
+        perform fleet.check_step('fleet.revive', revive.step);
     end if;
 
     insert into fleet.task (id, fence, enqueued_at, visit, prior, priority, rank, state, pos, due_at,
@@ -92,8 +102,8 @@ begin
     overriding system value
     values (dead.id, dead.fence, dead.enqueued_at,
             dead.visit + case when coalesce(revive.step, dead.step) = dead.step then 0 else 1 end,
-            case when coalesce(revive.step, dead.step) = dead.step
-                 then dead.prior + dead.failures + dead.crashes else 0 end,
+            -- Not the sum of what was counted: a Fatal counts as no failure, and was an attempt.
+            case when coalesce(revive.step, dead.step) = dead.step then dead.attempt else 0 end,
             dead.priority, -2 * dead.priority + 1,
             case when dead.key is null then 'ready' else 'waiting' end,
             case when dead.key is null then nextval('fleet.position') end,

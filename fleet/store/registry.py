@@ -1,4 +1,4 @@
-"""``fleet.job``: what workers know, so that SQL knows a job's queue, first step and priority.
+"""``fleet.job``: what workers know, so that SQL knows a job's queue, first step, priority and key.
 
 A row is a definition: a name and the fingerprint of everything that the code says about it. During
 a rolling deploy two of one name are live. ``first_seen`` is kept when a definition is seen again:
@@ -16,7 +16,7 @@ import orjson
 from fleet.model import Seconds
 from fleet.store.executor import Executor
 
-# The same minute as in fleet.enqueue_one: workers are seen often, and may be late at times.
+# The same minute as in fleet.definition_of: workers are seen often, and may be late at times.
 LIVE_FOR: Final[Seconds] = 60.0
 
 # In the order of names, whoever registers: two workers that boot at once cannot deadlock.

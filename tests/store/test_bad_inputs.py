@@ -41,6 +41,42 @@ async def test_names_are_refused_with_the_rule(db, name, where):
     assert await db.fetchval("select count(*) from fleet.task") == 0
 
 
+@pytest.mark.parametrize("name", ["weird step!", "a" * 64, "1st", "größe", "new\nline", "-dash"])
+async def test_step_names_are_refused_with_the_rule(db, name):
+    refused = r"step name (.|\s)* is not allowed"
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=f"fleet.enqueue: {refused}"):
+        await db.fetch("select fleet.enqueue('fine', '1', queue => 'fine', step => $1)", name)
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=f"fleet.enqueue: {refused}"):
+        await db.fetch(
+            "select fleet.enqueue_many('{1,2}', '{j,j}', array['fine', $1], '{q,q}', '{0,0}', null,"
+            " null, '{1,2}', null, null)",
+            name,
+        )
+    await db.execute(
+        "insert into fleet.buried (id, fence, buried_at, keep_until, enqueued_at, ready_at, visit,"
+        " attempt, failures, crashes, losses, releases, prior, priority, reason, queue, job, step,"
+        " input, error)"
+        " values (7, 1, now(), now(), now(), now(), 1, 1, 0, 0, 0, 0, 0, 0, 'fatal', 'q', 'j', 's',"
+        " '1', '{}')"
+    )
+    with pytest.raises(
+        asyncpg.InvalidParameterValueError, match=f"fleet.revive: {refused}"
+    ) as told:
+        await db.fetch("select fleet.revive(7, step => $1)", name)
+    assert "letter" in told.value.hint
+    assert await db.fetchval("select count(*) from fleet.task") == 0
+    assert await db.fetchval("select count(*) from fleet.buried") == 1
+
+
+async def test_a_step_that_is_not_named_is_the_first(db):
+    await db.fetch("select fleet.enqueue('fine', '1', queue => 'fine', step => '')")
+    await db.fetch(
+        "select fleet.enqueue_many('{1}', '{j}', array[''], '{q}', '{0}', null, null, null, null,"
+        " null)"
+    )
+    assert await db.fetchval("select count(*) from fleet.task where step = ''") == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from fleet import Context, Fleet
 from fleet.lifecycle import Cancelled, Completed, Released
+from fleet.store import registry
 from tests.store.conftest import ALICE, Table
 
 
@@ -65,3 +67,33 @@ async def test_a_cancel_in_an_open_transaction_holds_no_finish_up(table: Table, 
 
 async def test_an_unknown_task_is_no_error(table: Table):
     assert await table.db.fetchval("select fleet.cancel(4711)") is None
+
+
+async def days_kept(table: Table, **options) -> float:
+    (task,) = await table.enqueue("1", **options)
+    assert await table.db.fetchval("select fleet.cancel($1)", task) == "cancelled"
+    days: float = await table.db.fetchval(
+        "select extract(epoch from keep_until - finished_at)::float8 / 86400 from fleet.archive"
+        " where id = $1",
+        task,
+    )
+    return days
+
+
+async def test_a_cancelled_task_is_kept_as_long_as_its_job_says(table: Table):
+    app = Fleet()
+    resize = app.job("resize", keep=3 * 86_400)
+
+    @resize.step
+    async def one(ctx: Context) -> None: ...
+
+    @resize.step(keep=2 * 86_400)
+    async def two(ctx: Context) -> None: ...
+
+    assert await days_kept(table) == 14, "nobody has registered it"
+    await registry.register(table.db, app)
+    assert await days_kept(table) == 3
+    assert await days_kept(table, step="two") == 2
+    assert await days_kept(table, step="") == 3
+    assert await days_kept(table, step="of-an-older-release") == 3
+    assert await days_kept(table, job="other") == 14

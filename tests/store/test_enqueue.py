@@ -52,7 +52,7 @@ def moved(dsn: str, **parts: str) -> str:
         ({"delay": 1.0, "at": datetime(2030, 1, 1, tzinfo=UTC)}, errors.InvalidOption, "both"),
         ({"key": ""}, errors.InvalidOption, "key"),
         ({"key": "k" * 256}, errors.InvalidOption, "key"),
-        ({"step": "s" * 64}, errors.InvalidOption, "step"),
+        ({"step": "s" * 64}, errors.InvalidName, "step name"),
         ({"input": '"\\u0000"'}, errors.NotEncodable, "Unicode"),
         ({"input": "{nonsense"}, errors.NotEncodable, "json"),
         ({"input": '"' + "x" * 1_048_576 + '"'}, errors.PayloadTooLarge, "1048576"),

@@ -285,6 +285,8 @@ async def test_u10_input_that_does_not_decode_is_buried_with_the_path_and_can_be
     await db.fetchval("select fleet.revive($1, input => $2)", task, right)
     assert (await drain(app)).succeeded == [task]
     assert len(ran) == 1
+    attempt = await db.fetchval("select attempt from fleet.archive where id = $1", task)
+    assert attempt == 2, "the buried one was the first, although it counted as no failure"
 
 
 async def test_u08_a_failed_transactional_step_leaves_nothing_behind(app, db, fleet_clock: Clock):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import asyncpg
+import pytest
 
 from fleet import Context, Fleet, Retry
 from fleet.store import registry
+from fleet.store.enqueue import insert_many, insert_one
 
 
 def shop(*, attempts: int = 5, queue: str = "billing") -> Fleet:
@@ -38,6 +40,56 @@ async def test_a_registered_job_gives_sql_its_queue_first_step_and_priority(db):
     task = await db.fetchval("select fleet.enqueue('order-receipt', '{\"order_id\": 1}')")
     row = await db.fetchrow("select queue, step, priority from fleet.task where id = $1", task)
     assert tuple(row) == ("billing", "render", 7)
+
+
+async def key_of(db: asyncpg.Connection[asyncpg.Record], call: str) -> str | None:
+    task = await db.fetchval(f"select fleet.enqueue({call})")
+    key: str | None = await db.fetchval("select key from fleet.task where id = $1", task)
+    return key
+
+
+async def test_a_jobs_key_is_that_of_tasks_enqueued_from_sql_too(db):
+    app = Fleet()
+
+    @app.job("ledger", queue="books", key="the-ledger")
+    async def ledger(ctx: Context) -> None: ...
+
+    await registry.register(db, app)
+
+    assert await key_of(db, "'ledger'") == "the-ledger"
+    assert await key_of(db, "'ledger', key => 'another'") == "another"
+    assert await key_of(db, "'ledger', queue => 'elsewhere'") == "the-ledger"
+    assert await db.fetchval("select state from fleet.task limit 1") == "waiting"
+    await insert_many(db, [ledger.submission(key="mine")])
+    assert await db.fetchval("select key from fleet.task order by id desc limit 1") == "mine"
+
+
+async def test_a_key_that_python_computes_must_be_given_in_sql(db):
+    app = Fleet()
+
+    @app.job("account-change", key=lambda change: change.get("account"))
+    async def change(ctx: Context, change: dict) -> None: ...
+
+    await registry.register(db, app)
+
+    for call in ("'account-change'", "'account-change', queue => 'elsewhere'"):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match=r"key .* computed") as told:
+            await db.fetch(f"select fleet.enqueue({call})")
+        assert "key =>" in told.value.hint
+    assert await key_of(db, "'account-change', key => 'account-7'") == "account-7"
+    # Python has computed it, and may have found that there is none.
+    await insert_one(db, change.submission({}, unique="once"))
+    assert await db.fetchval("select key from fleet.task where unique_slot = 'once'") is None
+
+
+async def test_a_text_that_looks_like_nothing_in_particular_is_a_key_like_any_other(db):
+    app = Fleet()
+
+    @app.job("odd", key="<computed>")
+    async def odd(ctx: Context) -> None: ...
+
+    await registry.register(db, app)
+    assert await key_of(db, "'odd'") == "<computed>"
 
 
 async def test_an_application_without_jobs_writes_nothing(db):

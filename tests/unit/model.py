@@ -145,7 +145,7 @@ def revived(task: Task, step: str | None, now: float) -> Task:
         input=task.input,
         fence=task.fence,
         visit=task.visit if same else task.visit + 1,
-        prior=task.prior + task.failures + task.crashes if same else 0,
+        prior=(task.ended_at_attempt or 0) if same else 0,
         priority=task.priority,
         key=task.key,
         unique_slot=task.unique_slot,

@@ -326,6 +326,17 @@ def test_p09_a_revived_step_has_new_budgets_and_goes_on_counting_its_attempts():
     assert back.claim.idempotency_key == buried.claim.idempotency_key
 
 
+@pytest.mark.parametrize("reason", ["fatal", "undecodable", "unstorable"])
+def test_the_number_of_an_attempt_that_counted_as_no_failure_is_not_used_again(reason):
+    buried = after(running(), Failed(BOOM), Refused(reason, BOOM))
+
+    back = run_again(revived(buried, None, 0.0))
+
+    assert (buried.ended_at_attempt, back.claim.attempt) == (2, 3)
+    again = run_again(revived(after(back, Refused(reason, BOOM)), None, 0.0))
+    assert again.claim.attempt == 4
+
+
 def test_u12_a_task_revived_at_another_step_enters_it_anew():
     buried = after(running(), Failed(BOOM), Failed(BOOM), Failed(BOOM))
 
@@ -385,6 +396,8 @@ def test_no_sequence_breaks_a_budget_a_fence_an_attempt_or_an_idempotency_key(po
         if task.state == "buried" and data.draw(st.booleans(), label="revive"):
             dead, task = task, revived(task, data.draw(st.none() | steps, label="at"), 0.0)
             is_the_same_visit_or_a_new_one(dead, task, anew=task.step != dead.step)
+            if task.step == dead.step:
+                assert task.claim.attempt == (dead.ended_at_attempt or 0) + 1
         if not task.live:
             return
         task = run_again(task)
