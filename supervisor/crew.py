@@ -34,6 +34,7 @@ class Crew:
     deaths: int = 0  # in a row
     trouble: str | None = None  # why it is unhealthy
     numbers: int = 0
+    processes_wanted: int = 0
 
     # ── restarts ────────────────────────────────────────────────────────────────────────────────
 
@@ -41,13 +42,15 @@ class Crew:
     def missing(self) -> int:
         """How many children to start."""
         alive = [c for c in self.children if c.state in ("booting", "ready")]
-        return max(0, self.pool.processes - len(alive) - self.starting)
+        return max(0, self.processes_wanted - len(alive) - self.starting)
 
     @property
     def surplus(self) -> list[Child]:
         """Children to retire: the idle ones first."""
         alive = [c for c in self.children if c.state in ("booting", "ready")]
-        return sorted(alive, key=lambda c: len(c.held))[: max(0, len(alive) - self.pool.processes)]
+        return sorted(alive, key=lambda c: len(c.held))[
+            : max(0, len(alive) - self.processes_wanted)
+        ]
 
     def died(self, child: Child, told: str | None) -> Seconds:
         """Take note of a death that was not wanted; return how long to wait before a restart."""
@@ -77,6 +80,15 @@ class Crew:
         if kind == "def":
             return sum(1 for c in ready if not c.held)
         return sum(max(0, c.orders.concurrency - len(c.held)) for c in ready if not c.exclusive)
+
+    @property
+    def backlog(self) -> int:
+        """How many tasks wait here for a slot."""
+        return sum(max(0, len(c.held) - c.orders.concurrency) for c in self.children)
+
+    def holds(self, queue: str) -> int:
+        """How many tasks of a queue are in its children's hands."""
+        return sum(h.claim.queue == queue for c in self.children for h in c.held.values())
 
     def hand_out(self, claims: Iterable[Claim], kind: Kind) -> list[Claim]:
         """Give tasks to children; return those that nobody can take."""

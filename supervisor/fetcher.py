@@ -41,6 +41,7 @@ class Fetcher:
         error_delay: Seconds,
         room: Callable[[Line], int],
         take: Callable[[Line, list[Claim]], None],
+        starved: Callable[[Line], bool],
         on_doubt: Callable[[], None],
     ) -> None:
         self._link = link
@@ -49,6 +50,7 @@ class Fetcher:
         self._error_delay = error_delay
         self._room = room
         self._take = take
+        self._starved = starved
         self._on_doubt = on_doubt
         self._heap: Heap[Line] = Heap()
         self._news = asyncio.Event()
@@ -128,7 +130,9 @@ class Fetcher:
             return
         ended = time.monotonic()
         line.errors = 0
-        line.travelled(started, ended)
+        line.came_back(
+            full=len(claims) == wanted, starved=self._starved(line), most=2 * self._batch
+        )
         line.mark.looked(spans, ended, ended - started)
         line.mark.took(claims, ended)
         self.claimed += len(claims)

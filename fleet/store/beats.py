@@ -94,6 +94,15 @@ async def acknowledge(conn: Executor, shutdown: int, owner: OwnerId, state: str)
     await conn.fetch(_ACK, shutdown, owner, state)
 
 
+_MAINTAIN: Final = "select action from fleet.maintain()"
+
+
+async def maintain(conn: Executor) -> None:
+    """Make partitions ahead, drop those that are over: one a call, until there is none."""
+    while any(row["action"] == "dropped" for row in await conn.fetch(_MAINTAIN)):
+        pass
+
+
 _PROGRESS: Final = """
 update fleet.task t
    set progress = jsonb_build_object('fraction', n.fraction, 'message', n.message)

@@ -128,7 +128,7 @@ class Worker:
             below=self.orders.queues,
         )
         self._title("idle")
-        self.channel.send("ready", abilities(app, self.orders.queues) | {"pid": os.getpid()})
+        self.channel.send("ready", abilities(app, self.orders.queues) | _preloaded())
         await self.stopping.wait()
         await self.idle.wait()
         self._flush()
@@ -258,3 +258,9 @@ class Worker:
 
     def _title(self, doing: str) -> None:
         setproctitle.setproctitle(f"fleet: worker {self.orders.title} {doing}")
+
+
+def _preloaded() -> dict[str, Any]:
+    """Say what the fork server found that forbids forking from it, if we came from one."""
+    preload = sys.modules.get("fleet.worker.preload")
+    return {"preload": getattr(preload, "FORBIDS", None)}
