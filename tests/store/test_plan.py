@@ -72,6 +72,10 @@ select fleet.now(), -n, 1, fleet.now(), fleet.now(), fleet.now(), 1, 1, 0, 0, 0,
   from generate_series(1, $1::int) n
 """
 
+_AN_OWNER: Final = """
+insert into fleet.owner (id, host, pid) overriding system value values ($1, 'here', 1)
+"""
+
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -217,6 +221,7 @@ def literal(value: Any) -> str:
 # ── a table that was empty and is not ────────────────────────────────────────────────────────────
 
 SOMEBODY: Final = Claim._make([0, 0, "q", "x", "a", 1, "null", *[0] * 6, False, *[None] * 4, 1, 1])
+A_BEAT: Final = ("select fleet.beat($1, 'running', null, $2)", OWNER, ["q"])
 WRITES: Final = {
     "finish": Completed("1"),
     "finish_and_forget": Completed("1"),
@@ -240,24 +245,26 @@ def grown_db(fleet_server: str, fleet_template: str) -> Iterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def veterans(grown_db: str) -> AsyncIterator[dict[str, Veteran]]:
+    # A bad plan must fail its test, not stop the suite: it can take minutes.
+    ours = claims.SETTINGS | {"statement_timeout": "10s"}
+    generic = ours | {"plan_cache_mode": "force_generic_plan"}
     found = {
-        "auto": Veteran(await asyncpg.connect(grown_db, server_settings=claims.SETTINGS)),
-        "generic": Veteran(
-            await asyncpg.connect(
-                grown_db,
-                server_settings=claims.SETTINGS | {"plan_cache_mode": "force_generic_plan"},
-            )
-        ),
+        "auto": Veteran(await asyncpg.connect(grown_db, server_settings=ours)),
+        "generic": Veteran(await asyncpg.connect(grown_db, server_settings=generic)),
     }
     conn = await asyncpg.connect(grown_db, server_settings={"synchronous_commit": "off"})
     await conn.execute(_REAL_CLOCK)
     # Nobody may come and analyse it while we look.
     await conn.execute("alter table fleet.task set (autovacuum_enabled = off)")
     await conn.execute("analyze fleet.task")
+    await conn.execute(_AN_OWNER, OWNER)
 
     for veteran in found.values():
         await veteran.poll(asks_to_claim())
         await veteran.poll(asks_to_promote())
+        for _ in range(10):
+            await veteran.conn.fetchval(*A_BEAT)
+            await claims.unclaim(veteran.conn, OWNER, [SOMEBODY])
         for name, event in WRITES.items():
             await veteran.poll(asks_to_write([SOMEBODY], event, policy_of(name)))
 
@@ -393,12 +400,44 @@ async def test_r06_unknown_jobs_at_the_head_are_passed_by_the_watermark(
             assert touches_no_more_than(plan, BATCH)
 
 
-# ── applications, whose connections have no settings of ours ─────────────────────────────────────
+# ── functions, whose plans EXPLAIN does not show ─────────────────────────────────────────────────
+
+_READ: Final = """
+select seq_tup_read + idx_tup_fetch from pg_stat_user_tables where relid = 'fleet.task'::regclass
+"""
+
+
+async def rows_read(conn: asyncpg.Connection) -> int:
+    """How many rows of the table this database has read so far."""
+    await conn.execute("select pg_stat_force_next_flush()")
+    await conn.execute("select pg_stat_clear_snapshot()")
+    return await conn.fetchval(_READ)
+
+
+async def test_a_beat_reads_what_is_due_and_what_it_is_told_of(veteran: Veteran):
+    promoted = 1_000  # at most so many a beat
+    before = await rows_read(veteran.conn)
+
+    async with veteran.for_show():
+        await veteran.conn.fetchval(*A_BEAT)
+
+    assert await rows_read(veteran.conn) - before <= 4 * promoted
+
+
+async def test_what_was_never_started_is_given_back_by_id(veteran: Veteran):
+    before = await rows_read(veteran.conn)
+
+    async with veteran.for_show():
+        held = await veteran.claim()
+        assert await claims.unclaim(veteran.conn, OWNER, held) == {claim.id for claim in held}
+
+    assert await rows_read(veteran.conn) - before <= 6 * BATCH
 
 
 async def test_nothing_that_an_application_calls_reads_the_whole_table(
     fleet_server: str, fleet_template: str
 ):
+    """Its connections have no settings of ours."""
     with scratch_database(fleet_server, fleet_template) as url:
         app = await asyncpg.connect(url)
         await app.execute("alter table fleet.task set (autovacuum_enabled = off)")
@@ -406,22 +445,18 @@ async def test_nothing_that_an_application_calls_reads_the_whole_table(
         for _ in range(10):
             await the_calls_of_an_application(app)
         await app.execute(_READY, "q", "x", 20_000)
-        before = await full_reads(app)
+        before = await rows_read(app)
 
         await the_calls_of_an_application(app)
 
-        assert await full_reads(app) == before
+        assert await rows_read(app) - before < 200
         await app.close()
 
 
 async def the_calls_of_an_application(app: asyncpg.Connection) -> None:
-    unique = "select fleet.enqueue('x', queue => 'q', unique_key => 'u', priority => 9)"
+    unique = "select fleet.enqueue('x', queue => 'q', unique_key => 'u')"
     task = await app.fetchval(unique)
     assert await app.fetchval(unique) == task
-    (claim,) = await claims.claim(app, OWNER, "q", 1, ["x/"], [Span(-18, 0, -16)])
-    assert claim.id == task
-    await write(app, OWNER, [ended(claim, Refused("fatal", ERROR))])
-    await app.fetchval("select fleet.revive($1)", task)
     assert await app.fetchval("select fleet.cancel($1)", task) == "cancelled"
     assert await app.fetchval("select fleet.cancel($1)", task) == "ended"
     keyed = "select fleet.enqueue('x', queue => 'q', key => 'k')"
@@ -430,14 +465,6 @@ async def the_calls_of_an_application(app: asyncpg.Connection) -> None:
     for task in (first, second):
         assert await app.fetchval("select fleet.cancel($1)", task) == "cancelled"
     await app.fetchval("select fleet.cancel_leftovers()")
-
-
-async def full_reads(conn: asyncpg.Connection) -> int:
-    await conn.execute("select pg_stat_force_next_flush()")
-    await conn.execute("select pg_stat_clear_snapshot()")
-    return await conn.fetchval(
-        "select seq_scan from pg_stat_user_tables where relid = 'fleet.task'::regclass"
-    )
 
 
 # ── no index is written ──────────────────────────────────────────────────────────────────────────
@@ -464,5 +491,5 @@ async def test_claims_and_next_steps_are_hot_updates(fleet_server: str, fleet_te
         await conn.execute("select pg_stat_force_next_flush()")
         row = await conn.fetchrow(_UPDATES)
         assert row["updated"] == 5_000 * 3
-        assert row["hot"] >= 0.99 * row["updated"]
+        assert row["hot"] >= 0.9 * row["updated"]
         await conn.close()

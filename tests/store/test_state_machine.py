@@ -251,6 +251,17 @@ class AnyStory(RuleBasedStateMachine):
         events = [data.draw(happenings, label=f"of {claim.id}") for claim in some]
         self._write(owner, some, events, policy)
 
+    @precondition(lambda self: self._owners_with_work())
+    @rule(data=st.data())
+    def what_was_never_started_is_given_back(self, data):
+        owner = data.draw(st.sampled_from(self._owners_with_work()), label="owner")
+        held, stale = self._held(owner), [claim for by, claim in self._stale() if by == owner]
+
+        given_back = self.db.run(claims.unclaim(self.db.conn, owner, held + stale))
+
+        assert given_back == {claim.id for claim in held}
+        self.world.unclaim(held)
+
     @precondition(lambda self: self._stale())
     @rule(data=st.data(), event=happenings)
     def a_stalled_host_writes_what_is_no_longer_its_own(self, data, event):
@@ -349,11 +360,16 @@ class AnyStory(RuleBasedStateMachine):
         self.db.run(self.db.conn.execute("update fleet.frozen set moment = moment + $1", step))
         self.world.now += seconds
 
-    @rule()
-    def what_is_due_is_promoted(self):
+    @rule(by_the_beat=st.booleans())
+    def what_is_due_is_promoted(self, by_the_beat=False):
         line = {task.id: task.due_at for task in self.world.live() if task.state == "deferred"}
 
-        assert self.db.run(claims.promote(self.db.conn)) == self.world.promote()
+        if by_the_beat:
+            became_ready = dict(self.db.fetch("select queue, n from fleet.promote()"))
+        else:
+            became_ready = self.db.run(claims.promote(self.db.conn))
+
+        assert became_ready == self.world.promote()
 
         rows = self.db.fetch("select id from fleet.task where state = 'ready' order by pos")
         came = [line[row["id"]] for row in rows if row["id"] in line]

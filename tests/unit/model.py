@@ -116,6 +116,11 @@ def claimed(task: Task, owner: int) -> Task:
     return replace(task, state="running", fence=task.fence + 1, owner=owner, unique_slot=slot)
 
 
+def unclaimed(task: Task) -> Task:
+    """running → ready: claimed ahead and never started."""
+    return replace(task, state="ready", owner=None, front=True)
+
+
 def promoted(task: Task) -> Task:
     """deferred → ready, or waiting for a key that it does not hold yet."""
     due = task.due_at or 0.0
@@ -317,6 +322,9 @@ class World:
             self.history.append(
                 Over(claim.id, claim.fence, claim.visit, claim.attempt, claim.step, outcome)
             )
+
+    def unclaim(self, given_back: Sequence[Claim]) -> None:
+        self._put(*(unclaimed(self.tasks[claim.id]) for claim in given_back))
 
     def promote(self) -> dict[str, int]:
         ready: dict[str, int] = {}
