@@ -1,5 +1,10 @@
 -- The ways in. All of them check what they are given, run as the owner of the schema, and need
 -- nothing but EXECUTE: a role that may enqueue sees no table.
+--
+-- The functions that check say what is wrong; entering one takes 5 µs, since each sets its search_path.
+-- So those who enqueue ask one cheap question first, and call them only where its answer is not a plain
+-- yes; and they look whether anybody is armed before they call fleet.wake (one task, in the server:
+-- 57 instead of 77 µs; with the round trip and the commit, the fastest tenth: 215 instead of 250 µs).
 
 -- Refuse what a task's row must not say. One place, for SQL and Python alike.
 create function fleet.check_options(
@@ -97,10 +102,16 @@ declare
     made         bigint[];
 begin
     for i in 1 .. coalesce(cardinality(job), 0) loop
-        perform fleet.check_name('job', job[i]);
-        perform fleet.check_name('queue', queue[i]);
-        perform fleet.check_step('fleet.enqueue', step[i]);
-        perform fleet.check_options(priority[i], delay[i], at[i], null, null, 'while_live');
+        if (job[i] ~ '^[a-z][a-z0-9_.-]*$' and octet_length(job[i]) <= 63
+            and queue[i] ~ '^[a-z][a-z0-9_.-]*$' and octet_length(queue[i]) <= 63
+            and step[i] ~ '^[A-Za-z_][A-Za-z0-9_-]*$' and octet_length(step[i]) <= 63
+            and priority[i] between -10000 and 10000
+            and delay[i] is null and at[i] is null) is not true then
+            perform fleet.check_name('job', job[i]);
+            perform fleet.check_name('queue', queue[i]);
+            perform fleet.check_step('fleet.enqueue', step[i]);
+            perform fleet.check_options(priority[i], delay[i], at[i], null, null, 'while_live');
+        end if;
         the_due[i] := nullif(greatest(coalesce(at[i], soon + delay[i], soon), soon), soon);
     end loop;
     if (select max(octet_length(i)) from unnest(input) i) > 1048576 then
@@ -127,7 +138,9 @@ begin
         returning id)
     select array_agg(m.id order by m.id) into made from made m;
 
-    perform fleet.wake(queue);
+    if exists (select from fleet.armed a where a.queue = any (enqueue_many.queue)) then
+        perform fleet.wake(queue);
+    end if;
     return coalesce(made, '{}');
 end
 $$;
@@ -145,7 +158,6 @@ declare
     soon  timestamptz := fleet.now();
     due   timestamptz;
 begin
-    perform fleet.check_name('job', job);
     -- Python gives both, and everything else that it knows; what is missing is looked up.
     if queue is null or step is null then
         select j.* into known from fleet.definition_of(job) j;
@@ -166,9 +178,16 @@ begin
         key := coalesce(key, known.key);
     end if;
     priority := coalesce(priority, 0);
-    perform fleet.check_name('queue', queue);
-    perform fleet.check_step('fleet.enqueue', step);
-    perform fleet.check_options(priority, delay, at, key, unique_key, unique_scope);
+    if (job ~ '^[a-z][a-z0-9_.-]*$' and octet_length(job) <= 63
+        and queue ~ '^[a-z][a-z0-9_.-]*$' and octet_length(queue) <= 63
+        and step ~ '^[A-Za-z_][A-Za-z0-9_-]*$' and octet_length(step) <= 63
+        and priority between -10000 and 10000 and delay is null and at is null
+        and key is null and unique_key is null and unique_scope = 'while_live') is not true then
+        perform fleet.check_name('job', job);
+        perform fleet.check_name('queue', queue);
+        perform fleet.check_step('fleet.enqueue', step);
+        perform fleet.check_options(priority, delay, at, key, unique_key, unique_scope);
+    end if;
     if octet_length(input::text) > 1048576 then
         raise exception 'fleet.enqueue: the input is % bytes of JSON, the limit is 1048576',
                         octet_length(input::text)
@@ -203,7 +222,7 @@ begin
         exit;
     end loop;
 
-    if created then
+    if created and exists (select from fleet.armed a where a.queue = enqueue_one.queue) then
         perform fleet.wake(array[queue]);
     end if;
 end
