@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "grant": "fleet.cli.grant:grant",
     "register": "fleet.cli.register:register",
     "enqueue": "fleet.cli.enqueue:enqueue",
+    "run": "fleet.cli.run:run",
     "status": "fleet.cli.status:status",
     "task": "fleet.cli.task:task",
 }
