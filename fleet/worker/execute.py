@@ -8,11 +8,10 @@ Nothing here writes to the database.
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import contextlib
 import functools
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from fleet.codec import encode
@@ -23,6 +22,7 @@ from fleet.job import Job
 from fleet.lifecycle import Advanced, Cancelled, Completed, Event, Failed, Refused, Snoozed
 from fleet.model import Claim, Failure, Seconds
 from fleet.step import Step
+from fleet.worker.threads import Bench
 
 MAX_TRACEBACK: Final = 20_000
 MAX_MESSAGE: Final = 4_000
@@ -58,7 +58,7 @@ async def call(
     *,
     timeout: Seconds,
     middleware: tuple[Callable[..., Any], ...],
-    threads: ThreadPoolExecutor,
+    bench: Bench,
 ) -> Any:
     """Run the step inside its middleware until it returns, raises, or its time is up."""
 
@@ -66,22 +66,20 @@ async def call(
         args = (context, value) if step.takes_input else (context,)
         if step.is_async:
             return await step.fn(*args)
-        # In a thread, so that the loop goes on answering; one thread, so that it is one at a time.
-        runner = contextvars.copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(
-            threads, functools.partial(runner, step.fn, *args)
-        )
+        return await bench.run(functools.partial(step.fn, *args))
 
     chain: Callable[[], Awaitable[Any]] = innermost
     for layer in reversed(middleware):
         chain = functools.partial(layer, context, chain)
-    try:
-        async with asyncio.timeout(timeout) as limit:
-            return await chain()
-    except TimeoutError as error:
-        if limit.expired():
-            raise StepTimeout(timeout) from error
-        raise
+    # The turn first: waiting for another step is not this one's time.
+    async with contextlib.nullcontext() if step.is_async else bench.turn():
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                return await chain()
+        except TimeoutError as error:
+            if limit.expired():
+                raise StepTimeout(timeout) from error
+            raise
 
 
 def interpret(job: Job[Any, Any], step: Step, returned: Any) -> Event:

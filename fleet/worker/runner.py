@@ -12,7 +12,6 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -43,6 +42,7 @@ from fleet.store.enqueue import children_json
 from fleet.store.outcomes import Outcome, write_in_transaction
 from fleet.store.standing import Standing
 from fleet.worker.execute import Misrouted, call, event_of, failure, find_step, interpret
+from fleet.worker.threads import Bench, StepThread
 
 if TYPE_CHECKING:
     from fleet.app import Fleet
@@ -96,6 +96,7 @@ class Runner(Host):
         draining: Signal | None = None,
         on_progress: Callable[[Claim, Seconds, str], None] | None = None,
         below: Mapping[str, Settings] | None = None,
+        bench: Bench | None = None,
     ) -> None:
         self.app = app
         self.owner = owner
@@ -107,11 +108,11 @@ class Runner(Host):
         self._on_progress = on_progress
         self._below = below or {}
         self._runs: dict[int, _Run] = {}
-        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleet-step")
+        self._bench = bench or StepThread()
 
     def close(self) -> None:
         """Let the thread of ``def`` steps go, without waiting for one that will not end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._bench.close()
 
     def cancel(self, task_id: int) -> None:
         """Tell the step of a task, if it runs here, that it is cancelled."""
@@ -162,7 +163,7 @@ class Runner(Host):
             value,
             timeout=run.policy.timeout,
             middleware=self.app.middleware,
-            threads=self._threads,
+            bench=self._bench,
         )
 
     def _raised(self, run: _Run, error: BaseException) -> Event:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import asyncpg
 import psycopg
 import pytest
 
-from fleet import Context, Fatal, Fleet, FleetError, Job, To
+from fleet import Context, Fatal, Fleet, FleetError, Job, Retry, To
 from fleet.store.enqueue import insert_many
 from fleet.testing import drain, drain_sync, make_context
 
@@ -52,6 +53,23 @@ def test_drain_sync_on_a_connection_that_blocks(dsn):
         assert result == "42"
         conn.rollback()
     assert drain_sync(app).attempts == 0
+
+
+async def test_a_def_step_that_timed_out_does_not_hold_up_the_next(dsn, db):
+    app = Fleet(dsn)
+    end = threading.Event()
+
+    @app.job("stuck", timeout=0.05, retry=Retry(max_attempts=1), priority=1)
+    def stuck(ctx: Context) -> None:
+        end.wait(30)
+
+    @app.job("quick", timeout=5, retry=Retry(max_attempts=1))
+    def quick(ctx: Context) -> None: ...
+
+    await insert_many(db, [stuck.submission(), quick.submission()])
+    drained = await drain(app)
+    end.set()
+    assert (len(drained.buried), len(drained.succeeded)) == (1, 1)
 
 
 async def test_a_job_that_loops_for_ever_fails_its_test(dsn, db):
