@@ -35,24 +35,31 @@ class Heart:
         lease: Seconds,
         describe: Callable[[], tuple[str, list[Any], list[str]]],
         on_told: Callable[[Told], Awaitable[None]],
-        on_lost: Callable[[str], Awaitable[None]],
+        on_expired: Callable[[], None],
+        on_taken: Callable[[], Awaitable[None]],
     ) -> None:
         self._link = link
         self._every = every
         self._lease = lease
         self._describe = describe
         self._on_told = on_told
-        self._on_lost = on_lost
+        self._on_expired = on_expired
+        self._on_taken = on_taken
         self._hurry = asyncio.Event()
         self._said: list[Any] | None = None
+        self._expired = False
         self.owner = OwnerId(0)
         self.renewed_at = time.monotonic()
 
-    def begin(self, owner: OwnerId) -> None:
-        """Beat for this owner from now on."""
+    def begin(self, owner: OwnerId, since: float) -> None:
+        """Beat for this owner from now on; it was registered no earlier than ``since``."""
         self.owner = owner
         self._said = None
-        self.renewed_at = time.monotonic()
+        self._renewed(since)
+
+    def _renewed(self, sent: float) -> None:
+        self.renewed_at = sent
+        self._expired = False
 
     def hurry(self) -> None:
         """Beat now: there is news."""
@@ -78,11 +85,10 @@ class Heart:
         """Stop the workers when the lease is about to run out; beside ``run``, which may hang."""
         while True:
             left = self.time_left
-            if left <= 0:
-                await self._on_lost(f"the lease could not be renewed for {SAFE * self._lease:g}s")
-                self.renewed_at = time.monotonic()
-                continue
-            await asyncio.sleep(min(left, self._every))
+            if left <= 0 and not self._expired:
+                self._expired = True
+                self._on_expired()
+            await asyncio.sleep(min(left, self._every) if left > 0 else 0.05)
 
     async def _beat(self) -> Seconds:
         """Beat once; return when to beat again."""
@@ -99,11 +105,14 @@ class Heart:
                 _log.exception("the beat failed")
             return self._every / 4
         if told is None:
-            await self._on_lost("another supervisor has taken this one's tasks over")
+            await self._on_taken()
             return 0.0
-        self.renewed_at = sent
+        self._renewed(sent)
         self._said = workers
-        await self._on_told(told)
+        try:
+            await self._on_told(told)
+        except Exception:
+            _log.exception("what the database said could not be acted on")
         if told.due_in is not None and told.due_in < self._every:
             # Never a tight loop, should a due task be locked by somebody.
             return max(told.due_in, 0.02)

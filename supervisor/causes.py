@@ -10,6 +10,7 @@ from typing import Final
 from fleet.model import Failure
 from fleet.worker.main import BOOT_FAILED
 
+RETIRED: Final = "retired"
 _EVENTS: Final = ("memory.events", "memory.oom_control")
 
 
@@ -31,6 +32,8 @@ def cause_of(exit_code: int | None, intent: str | None, *, booted: bool, oom: bo
     >>> cause_of(-11, None, booted=True, oom=False)
     Cause(kind='signal', text='killed by SIGSEGV')
     """
+    if intent == RETIRED and exit_code not in (None, 0, 255):
+        intent = None  # told to go, and died of something else before it had gone
     if intent is not None:
         return Cause(intent.split(":")[0], intent)
     if not booted and exit_code == BOOT_FAILED:

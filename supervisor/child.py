@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from fleet.lifecycle import Event
@@ -23,13 +23,14 @@ from fleet.wire.board import Board, Running
 from fleet.wire.channel import Channel
 from fleet.wire.messages import pack_claim
 from fleet.worker.main import Orders
-from supervisor.causes import Cause, cause_of, oom_kills
+from supervisor.causes import RETIRED, Cause, cause_of, oom_kills
 from supervisor.spawning import Spawner, WorkerProcess
 
 State: TypeAlias = Literal["booting", "ready", "retiring", "dead"]
 
 _LAST_WORDS: Final[Seconds] = 1.0
-RETIRED: Final = "retired"
+DEAF: Final[Seconds] = 0.5  # from the end of its channel to its death
+LEAVING: Final[Seconds] = 10.0  # the same for one that was told to go: its lifespan ends meanwhile
 
 
 class Parent(Protocol):
@@ -60,7 +61,8 @@ class Held:
 
     claim: Claim
     sent_at: float
-    warned: bool = field(default=False)
+    cancelled_at: float | None = None
+    ending: bool = False  # its process is being ended because of it
 
 
 class Child:
@@ -74,12 +76,14 @@ class Child:
         self.held: dict[TaskId, Held] = {}
         self.finished = 0
         self.exclusive = False  # a suspect has it to itself
-        self.started_at = time.monotonic()
+        self.started_at = self.retired_at = time.monotonic()
+        self.booted = False
         self.intent: str | None = None
         self.verdicts: dict[TaskId, Event] = {}  # what a planned end means for its tasks
         self.abilities: dict[str, Any] = {}
         self._process: WorkerProcess | None = None
         self._ended = asyncio.Event()
+        self._dying: asyncio.Task[None] | None = None
         self._pongs: dict[int, asyncio.Future[None]] = {}
         self._pings = 0
 
@@ -98,8 +102,14 @@ class Child:
         memory = Board.create(self.orders.concurrency)
         self.board = Board(memory, self.orders.concurrency)
         try:
-            self.channel = await Channel.open(ours, self._on_message, self._ended.set)
+            self.channel = await Channel.open(ours, self._on_message, self._on_end)
             self._process = await spawner.start(theirs, reading, memory, self.orders)
+        except BaseException:
+            # Whatever has been started after all dies of its lifeline.
+            os.close(self._lifeline)
+            self.board.close()
+            ours.close()
+            raise
         finally:
             theirs.close()
             os.close(reading)
@@ -122,6 +132,17 @@ class Child:
         os.close(self._watched)
         self._dying = asyncio.get_running_loop().create_task(self._bury())
 
+    def _on_end(self) -> None:
+        self._ended.set()
+        if self.state != "dead":
+            # It may have closed its descriptors, or said what nobody understands, and live on.
+            patience = DEAF if self.state == "ready" else LEAVING
+            asyncio.get_running_loop().call_later(patience, self._kill_if_deaf)
+
+    def _kill_if_deaf(self) -> None:
+        if self.state != "dead" and self._dying is None:
+            self.kill("channel: it was closed while the process lived on")
+
     async def _bury(self) -> None:
         self._kill_group()
         with contextlib.suppress(TimeoutError):
@@ -129,12 +150,11 @@ class Child:
                 await self._ended.wait()
         self.channel.close()
         os.close(self._lifeline)
-        booted = self.state != "booting"
         self.state = "dead"
         cause = cause_of(
             await self._exit_code(),
             self.intent,
-            booted=booted,
+            booted=self.booted,
             oom=oom_kills() > self._oom_before,
         )
         self.parent.child_dead(self, cause)
@@ -152,12 +172,18 @@ class Child:
 
     def kill(self, intent: str) -> None:
         """End it now, with everything it has started; ``intent`` is the cause that is recorded."""
-        if self.state != "dead" and self.intent in (None, RETIRED):
-            self.intent = intent
+        self._mean(intent)
         self._kill_group()
 
-    def terminate(self) -> None:
+    def _mean(self, intent: str) -> None:
+        if self.state != "dead" and self.intent in (None, RETIRED):
+            self.intent = intent
+        if self.state == "ready":
+            self.state = "retiring"
+
+    def terminate(self, intent: str) -> None:
         """Ask the process to end; whoever does not is killed."""
+        self._mean(intent)
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
@@ -175,6 +201,7 @@ class Child:
         if self.state in ("booting", "ready"):
             self.state = "retiring"
             self.intent = RETIRED
+            self.retired_at = time.monotonic()
             self.channel.send("stop")
 
     # ── work ────────────────────────────────────────────────────────────────────────────────────
@@ -190,6 +217,12 @@ class Child:
         for claim in claims:
             self.held[claim.id] = Held(claim, now)
         self.channel.send("run", [pack_claim(claim) for claim in claims])
+
+    def cancel(self, task: TaskId, held: Held) -> None:
+        """Tell the step of a task that it is cancelled, once."""
+        if held.cancelled_at is None:
+            held.cancelled_at = time.monotonic()
+            self.channel.send("cancel", [task])
 
     def running(self) -> list[Running]:
         """Return the steps under way, by the board: true even if the process is stuck or dead."""
@@ -222,6 +255,7 @@ class Child:
                 self.parent.child_done(self, body)
             case "ready":
                 self.abilities = body
+                self.booted = True
                 if self.state == "booting":
                     self.state = "ready"
                 self.parent.child_ready(self, body)

@@ -9,7 +9,6 @@ error        → later, and later still
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -43,6 +42,7 @@ class Fetcher:
         take: Callable[[Line, list[Claim]], None],
         starved: Callable[[Line], bool],
         on_doubt: Callable[[], None],
+        strayed: Callable[[OwnerId, list[Claim]], None],
     ) -> None:
         self._link = link
         self.owner = owner
@@ -52,10 +52,14 @@ class Fetcher:
         self._take = take
         self._starved = starved
         self._on_doubt = on_doubt
+        self._strayed = strayed
         self._heap: Heap[Line] = Heap()
         self._news = asyncio.Event()
         self._armed: set[str] = set()
         self._looks: dict[Line, int] = {}
+        self._woken: set[Line] = set()
+        # Held while a claim is under way: what it took is in nobody's hands until it comes back.
+        self.claiming = asyncio.Lock()
         self.lines: dict[tuple[str, str], Line] = {}
         self.stopped = False
         self.claimed = 0
@@ -82,6 +86,7 @@ class Fetcher:
         for line in self.lines.values():
             if line.queue == queue:
                 line.has_work = True
+                self._woken.add(line)
                 self._looks.pop(line, None)
                 self.due(line)
 
@@ -90,6 +95,13 @@ class Fetcher:
         for line in self.lines.values():
             if line.pool == pool and line.has_work:
                 self.due(line)
+
+    def belongs_to(self, owner: OwnerId) -> None:
+        """Claim for this owner from now on; it has armed nothing yet."""
+        self.owner = owner
+        self._armed.clear()
+        for line in self.lines.values():
+            self.due(line)
 
     def stop(self) -> None:
         """Claim nothing from now on."""
@@ -106,7 +118,8 @@ class Fetcher:
             if line is None:
                 await self._rest(self._heap.next_at - now)
                 continue
-            await self._fetch(line)
+            async with self.claiming:
+                await self._fetch(line)
 
     async def _rest(self, seconds: float) -> None:
         self._news.clear()
@@ -121,12 +134,18 @@ class Fetcher:
         if line.paused or not line.known or wanted <= 0:
             self._heap.set(line, NEVER)
             return
+        self._woken.discard(line)
         started = time.monotonic()
         spans = line.mark.spans(started, back=line.back)
+        owner = self.owner
         try:
-            claims = await claim(self._link, self.owner, line.queue, wanted, line.known, spans)
+            claims = await claim(self._link, owner, line.queue, wanted, line.known, spans)
         except Exception as error:
             self._failed(line, error)
+            return
+        if owner != self.owner:
+            self._strayed(owner, claims)
+            self.due(line)
             return
         ended = time.monotonic()
         line.errors = 0
@@ -139,22 +158,23 @@ class Fetcher:
         if claims:
             self._looks.pop(line, None)
             self._take(line, claims)
-        line.has_work = len(claims) == wanted
-        line.back = not line.has_work
-        if line.has_work:
-            self._heap.set(line, time.monotonic())
-            await self._disarm(line)
-        else:
-            await self._idle(line)
+        full = len(claims) == wanted
+        # A wake-up that came while we looked may be of something that we did not see.
+        line.has_work = full or line in self._woken
+        line.back = not full
+        try:
+            if line.has_work:
+                self._heap.set(line, time.monotonic())
+                await self._disarm(line)
+            else:
+                await self._idle(line)
+        except Exception as error:
+            self._failed(line, error)
 
     async def _idle(self, line: Line) -> None:
         """Arm, then look again a few times, then sleep until somebody says something."""
         if line.queue not in self._armed:
-            try:
-                await arm(self._link, self.owner, [line.queue])
-            except Disconnected:
-                self._heap.set(line, time.monotonic() + self._error_delay)
-                return
+            await arm(self._link, self.owner, [line.queue])
             self._armed.add(line.queue)
             self._looks[line] = 0
             self._heap.set(line, time.monotonic())
@@ -169,8 +189,7 @@ class Fetcher:
     async def _disarm(self, line: Line) -> None:
         if line.queue in self._armed:
             self._armed.discard(line.queue)
-            with contextlib.suppress(Disconnected):
-                await disarm(self._link, self.owner, [line.queue])
+            await disarm(self._link, self.owner, [line.queue])
 
     def _failed(self, line: Line, error: Exception) -> None:
         line.errors += 1

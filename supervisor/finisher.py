@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -49,7 +49,7 @@ class Finisher:
         self._pending: list[Outcome[Transition]] = []
         self._doubted: set[TaskId] = set()
         self._writing: set[TaskId] = set()
-        self._busy = 0
+        self._busy: set[TaskId] = set()
         self._news = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -69,12 +69,7 @@ class Finisher:
     @property
     def tasks(self) -> set[TaskId]:
         """The tasks whose outcomes are not written yet."""
-        return {o.claim.id for o in self._pending} | self._writing
-
-    def forget(self) -> None:
-        """Drop everything: the right to write it is lost."""
-        self._pending.clear()
-        self._doubted.clear()
+        return {o.claim.id for o in self._pending} | self._writing | self._busy
 
     @staticmethod
     def following(outcome: Outcome[Transition], fence: int | None) -> Claim | None:
@@ -101,28 +96,42 @@ class Finisher:
                 self._empty.set()
 
     async def _write(self, batch: list[Outcome[Transition]]) -> None:
+        untold = deque(batch)
         try:
             report = await write(self._link, self.owner, batch)
-            await self._tell(batch, report)
-        except Disconnected:
-            # Some of it may be in the database: what is missing next time is looked at.
-            self._doubted |= {o.claim.id for o in batch}
-            self._again(batch)
-            await asyncio.sleep(0.05)
+            await self._tell(untold, report)
         except Exception as error:
-            if not is_passing(error):
+            # Some of it may be in the database: what is missing next time is looked at. Whoever
+            # was told already must not be told again, or the next step would run twice.
+            self._doubted |= {o.claim.id for o in untold}
+            self._again(list(untold))
+            if not isinstance(error, Disconnected) and not is_passing(error):
                 _log.exception("outcomes could not be written; they are tried again")
                 await asyncio.sleep(1)
-            self._again(batch)
             await asyncio.sleep(0.05)
 
-    async def _tell(self, batch: list[Outcome[Transition]], report: Report) -> None:
-        busy = []
-        for outcome in batch:
+    async def _tell(self, untold: deque[Outcome[Transition]], report: Report) -> None:
+        busy: list[Outcome[Transition]] = []
+        try:
+            await self._tell_each(untold, report, busy)
+        finally:
+            if busy:
+                # Locked by the last transaction of a worker that was killed: its end is near.
+                asyncio.get_running_loop().call_later(0.05, self._retry_busy, busy)
+
+    async def _tell_each(
+        self,
+        untold: deque[Outcome[Transition]],
+        report: Report,
+        busy: list[Outcome[Transition]],
+    ) -> None:
+        while untold:
+            outcome = untold[0]
             task = outcome.claim.id
             fence = report.fences.get(task)
             if task in report.busy:
-                busy.append(outcome)
+                busy.append(untold.popleft())
+                self._busy.add(task)
                 continue
             if fence is None and task in self._doubted:
                 found = await standing(self._link, self.owner, outcome.claim)
@@ -130,15 +139,12 @@ class Finisher:
             elif fence is None:
                 self.lost[outcome.claim.queue] += 1
                 _log.warning("%s", LeaseLost(task, outcome.claim.fence))
+            untold.popleft()
             self._doubted.discard(task)
             self._on_written(Written(outcome, self.following(outcome, fence)))
-        if busy:
-            # Locked by the last transaction of a worker that was killed: its end is near.
-            self._busy += len(busy)
-            asyncio.get_running_loop().call_later(0.05, self._retry_busy, busy)
 
     def _retry_busy(self, busy: list[Outcome[Transition]]) -> None:
-        self._busy -= len(busy)
+        self._busy -= {o.claim.id for o in busy}
         self._again(busy)
 
     def _again(self, batch: list[Outcome[Transition]]) -> None:

@@ -87,18 +87,21 @@ class Link:
         self._settings = {"application_name": f"fleet {purpose}", **(settings or {})}
         self._conn: asyncpg.Connection[asyncpg.Record] | None = None
         self._connecting = asyncio.Lock()
+        self._turn = asyncio.Lock()  # a connection does one thing at a time; its users are several
         self.connects = 0
 
     async def fetch(self, query: str, /, *args: Any) -> Sequence[Row]:
         """Run a statement; ``Disconnected`` if the connection broke under it or cannot be had."""
-        conn = await self.connection()
-        try:
-            return await conn.fetch(query, *args, timeout=self._timeout)
-        except Exception as error:
-            if not is_disconnect(error):
-                raise
-            self.drop()
-            raise Disconnected(str(error) or type(error).__name__) from error
+        async with self._turn:
+            conn = await self.connection()
+            try:
+                return await conn.fetch(query, *args, timeout=self._timeout)
+            except Exception as error:
+                if not is_disconnect(error):
+                    raise
+                if self._conn is conn:
+                    self.drop()
+                raise Disconnected(str(error) or type(error).__name__) from error
 
     async def connection(self) -> asyncpg.Connection[asyncpg.Record]:
         """Return the connection, made anew if need be: one attempt, or ``Disconnected``."""

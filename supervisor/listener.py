@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fleet.model import Seconds
+from fleet.store.failures import is_disconnect
 from supervisor.link import Disconnected, Link
 
 _log: Final = logging.getLogger("fleet.supervisor")
@@ -40,8 +41,12 @@ class Listener:
         while True:
             try:
                 await self._listen()
-            except Disconnected:
+            except Exception as error:
                 self.hears = False
+                self._link.drop()
+                if not isinstance(error, Disconnected) and not is_disconnect(error):
+                    _log.exception("listening failed; trying again")
+                    await asyncio.sleep(1)
                 await asyncio.sleep(0.1)
 
     async def _listen(self) -> None:

@@ -17,8 +17,8 @@ from fleet.model import OwnerId, Seconds, TaskId
 from fleet.settings import RunSettings
 from fleet.store import registry
 from fleet.worker.main import Orders
-from supervisor.causes import Cause
-from supervisor.child import RETIRED, Child
+from supervisor.causes import RETIRED, Cause
+from supervisor.child import Child
 from supervisor.crew import Crew
 from supervisor.lines import lines_of
 from supervisor.link import Disconnected, Link
@@ -202,7 +202,7 @@ class Roster:
         """Release its tasks with the cause, and start another one."""
         crew = self._traffic.crews[child.pool]
         crew.children.remove(child)
-        planned = child.intent == RETIRED
+        planned = cause.kind == RETIRED
         running = {entry.task_id for entry in child.running()}
         for task, held in list(child.held.items()):
             if task in running:

@@ -17,12 +17,12 @@ import time
 from typing import Any, Final
 
 from fleet.lifecycle import Released
-from fleet.model import OwnerId, Seconds, TaskId
+from fleet.model import Failure, OwnerId, Seconds, TaskId
 from fleet.settings import RunSettings
 from fleet.store import beats, claims, migrations
 from fleet.store.beats import Told
 from supervisor.abilities import Abilities
-from supervisor.beat import Heart
+from supervisor.beat import SAFE, Heart
 from supervisor.link import Disconnected, Door, Link
 from supervisor.listener import Listener
 from supervisor.roster import Roster, Site
@@ -49,6 +49,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._doubt = False
+        self._tidying: asyncio.Task[Any] | None = None
         self._acknowledged: set[int] = set()
         self._watch = Watch()
         self._tasks = Tasks(self.stop)
@@ -70,6 +71,7 @@ class Supervisor:
             batch=self.settings.fetch.batch,
             error_delay=self.settings.fetch.error_delay,
             on_doubt=self._in_doubt,
+            may_run=lambda: self.heart.time_left > 0,
         )
         self.roster = Roster(self.settings, self.site, self.traffic, self.writing, self._tasks)
         self.heart = Heart(
@@ -78,7 +80,8 @@ class Supervisor:
             lease=own.lease,
             describe=self._describe,
             on_told=self._told,
-            on_lost=self._lost_lease,
+            on_expired=self._lease_expired,
+            on_taken=self._taken_over,
         )
         self.listener = Listener(self.listening, self._news, self._after_gap)
         self.watchdog = Watchdog(
@@ -103,7 +106,7 @@ class Supervisor:
             self.watchdog.run,
             self._keep_house,
         ):
-            self._tasks.start(loop())
+            self._tasks.start(loop(), vital=True)
         self.roster.open()
         self.state = "running"
         try:
@@ -113,11 +116,11 @@ class Supervisor:
             await self._leave()
 
     async def _become_owner(self) -> None:
-        lease = self.settings.supervisor.lease
+        lease, since = self.settings.supervisor.lease, time.monotonic()
         self.owner = await beats.register(self.beating, self.site.host, os.getpid(), lease)
         self.traffic.belongs_to(self.owner)
         self.roster.owner = self.owner
-        self.heart.begin(self.owner)
+        self.heart.begin(self.owner, since)
 
     def reload(self, settings: RunSettings) -> None:
         """Take over a new configuration, live."""
@@ -154,7 +157,9 @@ class Supervisor:
             async with asyncio.timeout(LAST_WRITES):
                 while any(True for _ in self.roster.children()):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-                await self.traffic.finisher.emptied()
+                async with self.traffic.fetcher.claiming:  # what comes back late is given back
+                    pass
+                await self.traffic.emptied()
 
     async def _let_finish(self, patience: Seconds) -> None:
         """Wait until no child has anything left, for as long as the drain may take."""
@@ -213,14 +218,23 @@ class Supervisor:
                 self.traffic.fetcher.due(line)
         for command in told.shutdown:
             await self._command(command)
-        for owner in self._watch.silent(told.owners, time.monotonic(), self.beating.connects):
-            with contextlib.suppress(Disconnected):
-                policy = self.abilities.policy
-                await take_over(self.writing, OwnerId(owner), policy, self.site.host)
-        if self._doubt:
-            with contextlib.suppress(Disconnected):
-                await self.traffic.reconcile()
+        silent = self._watch.silent(told.owners, time.monotonic(), self.beating.connects)
+        if (silent or self._doubt) and (self._tidying is None or self._tidying.done()):
+            # Aside: whoever has locked the tasks must not keep us from the next beat.
+            self._tidying = self._tasks.start(self._tidy([OwnerId(owner) for owner in silent]))
+
+    async def _tidy(self, silent: list[OwnerId]) -> None:
+        """Take over what silent owners held, and find what is ours and in nobody's hands."""
+        with contextlib.suppress(Disconnected):
+            for owner in silent:
+                await take_over(self.writing, owner, self.abilities.policy, self.site.host)
+            if self._doubt:
                 self._doubt = False
+                try:
+                    await self.traffic.reconcile()
+                except BaseException:
+                    self._doubt = True
+                    raise
 
     async def _command(self, command: dict[str, Any]) -> None:
         if command["host"] not in (None, self.site.host) or command["queue"] is not None:
@@ -247,34 +261,60 @@ class Supervisor:
 
     def _cancel(self, task: TaskId) -> None:
         for child in self.roster.children():
-            if task in child.held and task not in self.watchdog.cancelled:
-                self.watchdog.cancelled[task] = time.monotonic()
-                child.channel.send("cancel", [task])
+            if held := child.held.get(task):
+                child.cancel(task, held)
 
     def _in_doubt(self) -> None:
         self._doubt = True
         self.heart.hurry()
 
-    async def _lost_lease(self, why: str) -> None:
-        """Stop every worker at once: somebody else may be given their tasks. Then begin anew."""
-        _log.error("%s: all workers are stopped, and this host starts again as a new owner", why)
-        self.traffic.drop_everything()
-        for child in list(self.roster.children()):
-            child.kill("lease: it was lost")
+    def _lease_expired(self) -> None:
+        """Stop every worker at once: soon somebody else may be given their tasks.
+
+        Until that happens they are ours, so once the database is back they are released, free.
+        """
+        _log.error(
+            "the lease could not be renewed for %gs: all workers are stopped",
+            SAFE * self.settings.supervisor.lease,
+        )
+        self._stop_workers("lease: it could not be renewed")
+
+    async def _taken_over(self) -> None:
+        """Begin anew: whatever this host still held belongs to others now."""
+        _log.error(
+            "another supervisor has taken this one's tasks over: all workers are stopped, and this "
+            "host starts again as a new owner"
+        )
+        former = self.owner
+        self._stop_workers("lease: it was taken over")
         while True:
             try:
                 await self._become_owner()
             except Disconnected:
                 await asyncio.sleep(0.1)
             else:
-                return
+                break
+        self._tasks.start(self.traffic.let_go(former))
+
+    def _stop_workers(self, why: str) -> None:
+        aborted = Released(Failure(type="LeaseExpired", message=f"the step was aborted: {why}"))
+        for child in list(self.roster.children()):
+            child.verdicts |= dict.fromkeys(child.held, aborted)
+            child.kill(why)
+        for crew in self.traffic.crews.values():
+            self.traffic.give_back(list(crew.alone))
+            crew.alone.clear()
 
     async def _keep_house(self) -> None:
         maintained = 0.0
         while True:
             await asyncio.sleep(HOUSEKEEPING)
-            await self.roster.register()
-            if time.monotonic() - maintained > MAINTENANCE:
-                with contextlib.suppress(Disconnected):
+            try:
+                await self.roster.register()
+                if time.monotonic() - maintained > MAINTENANCE:
                     await beats.maintain(self.writing)
                     maintained = time.monotonic()
+            except Disconnected:
+                pass
+            except Exception:
+                _log.exception("housekeeping failed; it is tried again")

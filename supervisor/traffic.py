@@ -12,6 +12,7 @@ from typing import Any, Final
 from fleet.lifecycle import Event, Transition, decide
 from fleet.model import Claim, OwnerId, Seconds, TaskId
 from fleet.store import beats, claims
+from fleet.store.failures import is_passing
 from fleet.store.outcomes import Outcome
 from fleet.wire.messages import unpack_outcome
 from supervisor.abilities import Abilities
@@ -25,6 +26,8 @@ from supervisor.plan import Plan
 from supervisor.tasks import Tasks
 
 _log: Final = logging.getLogger("fleet.supervisor")
+
+LOCKED_FOR: Final = 100  # attempts to give back what somebody has locked
 
 
 class Traffic:
@@ -40,6 +43,7 @@ class Traffic:
         batch: int,
         error_delay: Seconds,
         on_doubt: Callable[[], None],
+        may_run: Callable[[], bool],
     ) -> None:
         self.crews: dict[str, Crew] = {}
         self.abilities = abilities
@@ -50,6 +54,8 @@ class Traffic:
         self._tasks = tasks
         self._writing = writing
         self._on_doubt = on_doubt
+        self._may_run = may_run
+        self._giving: set[asyncio.Task[None]] = set()
         self.finisher = Finisher(writing, OwnerId(0), self._written)
         self.fetcher = Fetcher(
             claiming,
@@ -60,11 +66,13 @@ class Traffic:
             take=self._take,
             starved=lambda line: not self.crews[line.pool].backlog,
             on_doubt=on_doubt,
+            strayed=lambda owner, got: self.give_back(got, owner),
         )
 
     def belongs_to(self, owner: OwnerId) -> None:
         """Claim and write for this owner from now on."""
-        self.owner = self.fetcher.owner = self.finisher.owner = owner
+        self.owner = self.finisher.owner = owner
+        self.fetcher.belongs_to(owner)
 
     def learn(self, plan: Plan, known: dict[tuple[str, Any], list[str]]) -> None:
         """Make lines of the steps that ready workers know, as the plan serves their queues."""
@@ -88,7 +96,7 @@ class Traffic:
 
     def _room(self, line: Line) -> int:
         """How many tasks of a line to claim: its free slots, its share, and a little ahead."""
-        if self.finisher.crowded:
+        if self.finisher.crowded or not self._may_run():
             return 0
         crew = self.crews[line.pool]
         free, ahead = crew.free(line.kind) - len(crew.alone), line.ahead
@@ -107,16 +115,24 @@ class Traffic:
         return free + max(0, ahead - crew.backlog)
 
     def _take(self, line: Line, got: list[Claim]) -> None:
-        self.give_back(self.crews[line.pool].hand_out(got, line.kind))
+        self._hand_out(line, got)
+
+    def _hand_out(self, line: Line | None, got: list[Claim]) -> None:
+        # The claim may have been under way when a drain began, or when the lease ran out.
+        if line is None or self.draining or not self._may_run():
+            self.give_back(got)
+        else:
+            self.give_back(self.crews[line.pool].hand_out(got, line.kind))
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
     def done(self, child: Child, outcomes: list[list[Any]]) -> None:
         """Pass outcomes on to be written; those that are written already go on at once."""
         for packed in outcomes:
-            held = child.held.pop(packed[0], None)
+            held = child.held.get(packed[0])
             if held is None or held.claim.fence != packed[1]:
                 continue
+            del child.held[packed[0]]
             outcome, fence = unpack_outcome(held.claim, packed, child.orders.worker)
             self.took[held.claim.queue] += outcome.took  # type: ignore[assignment]
             if line := self._line(held.claim):
@@ -147,28 +163,48 @@ class Traffic:
         claim = written.onward
         if claim is None:
             return
-        line = self._line(claim)
-        if self.draining or line is None:
-            self.give_back([claim])
-        else:
-            self.give_back(self.crews[line.pool].hand_out([claim], line.kind))
+        self._hand_out(self._line(claim), [claim])
 
-    def give_back(self, back: list[Claim]) -> None:
+    def give_back(self, back: list[Claim], owner: OwnerId | None = None) -> None:
         """Let go of tasks that were never started: free of charge, for anybody to take."""
         if back:
-            self._tasks.start(self._give_back(back))
+            giving = self._give_back(back, self.owner if owner is None else owner)
+            task = self._tasks.start(giving)
+            self._giving.add(task)
+            task.add_done_callback(self._giving.discard)
 
-    async def _give_back(self, back: list[Claim]) -> None:
-        while True:
+    async def _give_back(self, back: list[Claim], owner: OwnerId) -> None:
+        left, locked = back, 0
+        while locked < LOCKED_FOR:
             try:
-                await claims.unclaim(self._writing, self.owner, back)
+                done = await claims.unclaim(self._writing, owner, left)
             except Disconnected:
-                self._on_doubt()  # what was not given back is found by the next beat
-            except Exception:
-                _log.exception("tasks could not be given back; trying again")
+                await asyncio.sleep(0.1)
+                continue
+            except Exception as error:
+                if not is_passing(error):
+                    _log.exception("tasks could not be given back; trying again")
                 await asyncio.sleep(0.5)
                 continue
-            return
+            left = [claim for claim in left if claim.id not in done]
+            if not left or not await self._ours(owner, left):
+                return
+            locked += 1
+            await asyncio.sleep(0.05)
+        self._on_doubt()  # the next beat finds them again
+
+    async def _ours(self, owner: OwnerId, left: list[Claim]) -> bool:
+        """Whether any of them is still ours: somebody has locked it, and it was passed over."""
+        with contextlib.suppress(Disconnected):
+            found = {(c.id, c.fence) for c in await claims.held(self._writing, owner)}
+            return any((c.id, c.fence) in found for c in left)
+        return True
+
+    async def emptied(self) -> None:
+        """Wait until everything is written and given back."""
+        await self.finisher.emptied()
+        while self._giving:
+            await asyncio.wait(self._giving)
 
     async def note(self, notes: list[list[Any]]) -> None:
         """Keep how far steps have come."""
@@ -185,20 +221,23 @@ class Traffic:
 
     async def reconcile(self) -> None:
         """After a lost reply: give back what is ours in the database and in nobody's hands."""
-        before = self.in_hand()
-        ours = await claims.held(self._writing, self.owner)
-        stranded = [c for c in ours if c.id not in before | self.in_hand()]
+        async with self.fetcher.claiming:
+            before = self.in_hand()
+            ours = await claims.held(self._writing, self.owner)
+            stranded = [c for c in ours if c.id not in before | self.in_hand()]
         if stranded:
             _log.info("%d claimed tasks never reached us and are given back", len(stranded))
-            await claims.unclaim(self._writing, self.owner, stranded)
+            self.give_back(stranded)
 
-    def drop_everything(self) -> None:
-        """Forget every task: the right to run them is lost, and so is the right to write."""
-        for crew in self.crews.values():
-            crew.alone.clear()
-            for child in crew.children:
-                child.held.clear()
-        self.finisher.forget()
+    async def let_go(self, former: OwnerId) -> None:
+        """Give back what was claimed in the name of an owner that has been taken over since."""
+        while True:
+            try:
+                self.give_back(await claims.held(self._writing, former), former)
+            except Disconnected:
+                await asyncio.sleep(0.5)
+            else:
+                return
 
 
 def _word(transition: Transition) -> str:

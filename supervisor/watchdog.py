@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.lifecycle import Cancelled, Crashed, Event, Failed, Released
-from fleet.model import Claim, Failure, Seconds, TaskId
+from fleet.model import Claim, Failure, Seconds
 from fleet.wire.board import Running
-from supervisor.child import Child
+from supervisor.child import LEAVING, Child
 from supervisor.cpus import memory
 
 _log: Final = logging.getLogger("fleet.supervisor")
@@ -48,8 +48,6 @@ class Watchdog:
         self._limits = limits
         self._boot_timeout = boot_timeout
         self._ending: set[asyncio.Task[None]] = set()
-        self._handled: set[tuple[TaskId, int]] = set()
-        self.cancelled: dict[TaskId, float] = {}
 
     async def run(self) -> None:
         """Look every now and then until cancelled."""
@@ -61,11 +59,14 @@ class Watchdog:
             self._spare_memory()
 
     def _look(self, child: Child, now: float) -> None:
-        if child.state == "booting":
+        if child.state == "dead":
+            return
+        if not child.booted:
             if now - child.started_at > self._boot_timeout:
                 child.kill(f"boot: it did not finish within {self._boot_timeout:g}s")
             return
-        if child.state == "dead":
+        if child.state == "retiring" and not child.held and now - child.retired_at > LEAVING:
+            child.kill("retired: it did not end when it was told to")
             return
         running = child.running()
         for entry in running:
@@ -73,9 +74,9 @@ class Watchdog:
             step = self._step(held.claim)
             grace = CANCEL_GRACE if step["kind"] == "async" else EVERY
             overdue = now - entry.since > step["timeout"] + grace
-            forced = now - self.cancelled.get(entry.task_id, now) > FORCE_AFTER
-            if (overdue or forced) and (entry.task_id, entry.fence) not in self._handled:
-                self._handled.add((entry.task_id, entry.fence))
+            forced = held.cancelled_at is not None and now - held.cancelled_at > FORCE_AFTER
+            if (overdue or forced) and not held.ending:
+                held.ending = True
                 self._spawn(self._end(child, entry, step["timeout"], forced=forced))
         if late := child.unstarted(now - UNSTARTED):
             child.channel.send("return", [claim.id for claim in late])
@@ -110,9 +111,10 @@ class Watchdog:
         for task in still:
             spared: Event = verdict if not answers and len(still) > 1 else Released()
             child.verdicts[task] = verdict if task == entry.task_id else spared
-        child.terminate()
+        intent = "cancel: it would not stop" if forced else f"timeout: of {timeout:g}s"
+        child.terminate(intent)
         await asyncio.sleep(EVERY)
-        child.kill("cancel: it would not stop" if forced else f"timeout: of {timeout:g}s")
+        child.kill(intent)
 
     async def _let_finish(self, child: Child, entry: Running) -> None:
         deadline = time.monotonic() + NEIGHBOURS

@@ -19,13 +19,15 @@ def tie(reading_end: int) -> None:
     """Have this process killed when the other end of the pipe is closed."""
     if sys.platform != "linux":
         return
-    fcntl.fcntl(reading_end, fcntl.F_SETOWN, os.getpid())
+    # The whole group, if it is ours: what a step has started must not outlive us all.
+    group = os.getpgrp() == os.getpid()
+    fcntl.fcntl(reading_end, fcntl.F_SETOWN, -os.getpgrp() if group else os.getpid())
     fcntl.fcntl(reading_end, fcntl.F_SETSIG, signal.SIGKILL)
     flags = fcntl.fcntl(reading_end, fcntl.F_GETFL)
     fcntl.fcntl(reading_end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
     # Closed already: no signal will come for what happened before we asked for it.
     try:
         if os.read(reading_end, 1) == b"":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(0 if group else os.getpid(), signal.SIGKILL)
     except BlockingIOError:
         pass
