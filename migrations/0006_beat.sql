@@ -32,11 +32,13 @@ as $$
     select p.queue::text, count(*) filter (where p.state = 'ready') from promoted p group by 1
 $$;
 
--- Commands to supervisors. Each acknowledges; the row goes when everyone it was meant for is down.
+-- Commands to supervisors. Each acknowledges. Whoever starts later is not meant, which is told by
+-- numbers and by no clock; the row goes with the first command a day later.
 create table fleet.shutdown (
     id           bigint generated always as identity primary key,
     host         text,            -- null: every host
     queue        text,            -- null: the whole supervisor; else only the workers of this queue
+    last_owner   bigint not null, -- the last one that was there: those after it are not meant
     requested_at timestamptz not null default fleet.now(),
     requested_by text not null default session_user
 );
@@ -48,15 +50,29 @@ create table fleet.shutdown_ack (
     primary key (shutdown, owner)
 );
 
--- Overrides of the configuration that beat every file, and who set them.
-create table fleet.queue (
-    name       fleet.name primary key,
-    paused     boolean not null default false,
-    settings   jsonb not null default '{}',
-    until      timestamptz,          -- null: until it is reset
+-- What beats every file: a pause, or a setting of a queue, each for as long as it says.
+create table fleet.override (
+    queue      fleet.name,
+    key        text,                 -- 'paused', or a setting's
+    value      jsonb not null,
+    until      timestamptz,          -- null: until it is taken back
     changed_at timestamptz not null default fleet.now(),
-    changed_by text not null default session_user
+    changed_by text not null default session_user,
+    primary key (queue, key)
 );
+
+-- The same, a row a queue, as it is in force now; who and when are the last one's.
+create view fleet.queue as
+    select o.queue as name,
+           bool_or(o.key = 'paused') as paused,
+           coalesce(jsonb_object_agg(o.key, o.value) filter (where o.key <> 'paused'), '{}')
+               as settings,
+           min(o.until) as until,
+           max(o.changed_at) as changed_at,
+           (array_agg(o.changed_by order by o.changed_at desc))[1] as changed_by
+      from fleet.override o
+     where o.until is null or o.until > fleet.now()
+     group by o.queue;
 
 -- The beat: one statement a host. It renews the lease first, so that nothing that follows can cost it;
 -- what follows gives up on locks quickly and comes again with the next beat. Null: this owner has been
@@ -108,17 +124,19 @@ begin
     end;
     return told || jsonb_build_object(
         'beat', counter,
+        'now', extract(epoch from fleet.now())::float8,
         'owners', (select jsonb_object_agg(o.id, jsonb_build_array(o.beat, o.lease))
                      from fleet.owner o where o.id <> the_owner),
         'shutdown', (select coalesce(jsonb_agg(jsonb_build_object(
-                                'id', s.id, 'host', s.host, 'queue', s.queue)), '[]')
+                                'id', s.id, 'host', s.host, 'queue', s.queue,
+                                'last_owner', s.last_owner)), '[]')
                        from fleet.shutdown s
                       where not exists (select from fleet.shutdown_ack a
                                          where a.shutdown = s.id and a.owner = the_owner
                                            and a.state = 'down')),
         'queues', (select coalesce(jsonb_object_agg(q.name, jsonb_build_object(
                               'paused', q.paused, 'settings', q.settings)), '{}')
-                     from fleet.queue q where q.until is null or q.until > fleet.now()));
+                     from fleet.queue q));
 end
 $$;
 
