@@ -55,6 +55,13 @@ select id, 'buried', job, step, queue, priority, key, attempt, null, error::text
 
 _CANCEL: Final = "select fleet.cancel($1::bigint) as said"
 
+_WISHED: Final = """
+select t.id, t.state
+  from fleet.cancellation c join fleet.task t on t.id = c.task_id
+"""
+
+_LEFTOVERS: Final = "select fleet.cancel_leftovers()"
+
 
 class Sight(NamedTuple):
     """A task as one look saw it; ``state`` None: it is nowhere."""
@@ -141,6 +148,18 @@ async def cancel(executor: Executor, task_id: TaskId) -> Cancelled:
     if rows[0]["said"] is None:
         raise TaskNotFound(task_id)
     return cast("Cancelled", rows[0]["said"])
+
+
+async def cancel_leftovers(executor: Executor) -> list[TaskId]:
+    """End what was to be cancelled while it ran, and does not run any more; forget old wishes."""
+    idle = [row["id"] for row in await executor.fetch(_WISHED) if row["state"] != "running"]
+    await executor.fetch(_LEFTOVERS)
+    return idle
+
+
+async def is_to_be_cancelled(executor: Executor, task_id: TaskId) -> bool:
+    """Tell whether somebody has asked for the end of a task that runs."""
+    return any(row["id"] == task_id for row in await executor.fetch(_WISHED))
 
 
 def failure(text: Json | None) -> Failure | None:

@@ -22,7 +22,7 @@ from fleet.database import located_async
 from fleet.errors import FleetError
 from fleet.lifecycle import Advance, Bury, Cancel, Finish, PutBack, Transition
 from fleet.model import Claim, OwnerId, TaskId
-from fleet.store import claims, owners
+from fleet.store import claims, owners, results
 from fleet.store.connections import executor_for
 from fleet.store.executor import Executor
 from fleet.store.outcomes import Outcome, write
@@ -159,6 +159,7 @@ class _Drain:
     async def _pass(self, owner: OwnerId, runner: Runner, notes: Notes) -> bool:
         """Run the one most urgent task of each queue; False if there was none."""
         db = self.place.executor
+        self.done.cancelled += await results.cancel_leftovers(db)
         promoted = await claims.promote(db)
         granted = await claims.grant_keys(db)
         ran = False
@@ -181,6 +182,16 @@ class _Drain:
                 fence = await self._write(owner, attempt.outcome)
             self._count(attempt.outcome, fence)
             following = None if fence is None else attempt.next(fence)
+            if following is not None and await self._cancelled(owner, following, attempt.outcome):
+                return
+
+    async def _cancelled(self, owner: OwnerId, claim: Claim, before: Outcome[Transition]) -> bool:
+        """End a task between two steps, if somebody has asked for that while the first one ran."""
+        if not await results.is_to_be_cancelled(self.place.executor, claim.id):
+            return False
+        outcome = before._replace(claim=claim, transition=Cancel(), took=0.0, children=None)
+        self._count(outcome, await self._write(owner, outcome))
+        return True
 
     async def _write(self, owner: OwnerId, outcome: Outcome[Transition]) -> int | None:
         while True:

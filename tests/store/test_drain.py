@@ -55,6 +55,82 @@ def test_drain_sync_on_a_connection_that_blocks(dsn):
     assert drain_sync(app).attempts == 0
 
 
+async def cancelled_while_it_runs(dsn: str, job: Job[int, object], **options):
+    """Drain one task that is cancelled by its own first step, as by somebody from outside."""
+    app = job.app
+    async with app:
+        handle = await job.enqueue(1)
+        drained = await drain(app, **options)
+        status = await handle.status()
+    conn = await asyncpg.connect(dsn)
+    wishes = await conn.fetchval("select count(*) from fleet.cancellation")
+    await conn.close()
+    assert wishes == 0, "the wish is granted or too late, and gone"
+    return handle.id, drained, status
+
+
+async def ask_to_cancel(dsn: str, task_id: int) -> None:
+    conn = await asyncpg.connect(dsn)
+    assert await conn.fetchval("select fleet.cancel($1)", task_id) == "requested"
+    await conn.close()
+
+
+async def test_a_step_that_fails_after_a_cancel_is_not_tried_again(dsn, db, fleet_clock):
+    app, tries = Fleet(dsn), []
+
+    @app.job("flaky")
+    async def flaky(ctx: Context, n: int) -> None:
+        tries.append(ctx.attempt)
+        await ask_to_cancel(dsn, ctx.task_id)
+        raise ValueError("down")
+
+    task, drained, status = await cancelled_while_it_runs(dsn, flaky, clock=fleet_clock)
+    assert (drained.cancelled, status.state, tries) == ([task], "cancelled", [1])
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_a_step_that_goes_on_after_a_cancel_is_the_last(dsn, db, transactional):
+    app, ran = Fleet(dsn), []
+    chain: Job[int, int] = app.job("chain", keep=86_400)
+
+    @app.job("audit")
+    async def audit(ctx: Context) -> None: ...
+
+    @chain.step(transactional=transactional)
+    async def first(ctx: Context, n: int) -> int:
+        ran.append("first")
+        ctx.enqueue(audit)
+        await ask_to_cancel(dsn, ctx.task_id)
+        return n
+
+    @chain.step
+    async def second(ctx: Context, n: int) -> int:
+        ran.append("second")
+        return n
+
+    task, drained, status = await cancelled_while_it_runs(dsn, chain)
+    assert ran == ["first"]
+    assert (drained.cancelled, status.state, status.step) == ([task], "cancelled", "second")
+    assert len(drained.succeeded) == 1, "what the step enqueued was written with its outcome"
+    kept = await db.fetchval(
+        "select extract(epoch from keep_until - finished_at)::int from fleet.archive where id = $1",
+        task,
+    )
+    assert kept == 86_400
+
+
+async def test_a_step_that_ends_its_task_after_a_cancel_has_ended_it(dsn, db):
+    app = Fleet(dsn)
+
+    @app.job("last")
+    async def last(ctx: Context, n: int) -> int:
+        await ask_to_cancel(dsn, ctx.task_id)
+        return n
+
+    task, drained, status = await cancelled_while_it_runs(dsn, last)
+    assert (drained.succeeded, drained.cancelled, status.state) == ([task], [], "succeeded")
+
+
 async def test_a_def_step_that_timed_out_does_not_hold_up_the_next(dsn, db):
     app = Fleet(dsn)
     end = threading.Event()
