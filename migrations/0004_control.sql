@@ -119,6 +119,13 @@ begin
             using errcode = '23505',
                   hint = 'Let that task end or cancel it first; nothing was changed.';
     end if;
+
+    -- Its last attempt was columns of the buried row, and goes to the history with it.
+    insert into fleet.attempt (keep_until, task_id, fence, started_at, ended_at, visit, attempt,
+                               queue, job, step, outcome, worker, error)
+    values (dead.keep_until, dead.id, dead.fence, coalesce(dead.started_at, dead.buried_at),
+            dead.buried_at, dead.visit, dead.attempt, dead.queue, dead.job, dead.step,
+            case when dead.reason = 'poison' then 'crashed' else 'failed' end, dead.worker, dead.error);
     perform fleet.wake(array[dead.queue]);
     return dead.id;
 end

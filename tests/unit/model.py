@@ -370,6 +370,9 @@ class World:
         dead = self.tasks[task_id]
         if self.slot_holder(dead.job, dead.unique_slot) is not None:
             return False
+        outcome = "crashed" if dead.reason == "poison" else "failed"
+        attempt = dead.ended_at_attempt or 0
+        self.history.append(Over(dead.id, dead.fence, dead.visit, attempt, dead.step, outcome))
         self._put(revived(dead, step, self.now))
         return True
 
