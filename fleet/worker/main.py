@@ -12,34 +12,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import setproctitle
 import uvloop
 
 from fleet.app import Fleet
 from fleet.context import Signal
-from fleet.lifecycle import Cancelled, decide
+from fleet.lifecycle import Cancelled, Released, decide
 from fleet.model import Claim, OwnerId, Seconds
 from fleet.policy import Policy, Settings
+from fleet.store.failures import is_disconnect
 from fleet.store.outcomes import Outcome
 from fleet.wire.board import Board
 from fleet.wire.channel import Channel
 from fleet.wire.messages import pack_outcome, unpack_claim
+from fleet.worker.execute import event_of, failure, find_step
 from fleet.worker.lifeline import tie
 from fleet.worker.lifespan import lifespan
 from fleet.worker.load import abilities, load
 from fleet.worker.runner import Runner
+from fleet.worker.threads import StepThread
 from fleet.worker.transactions import Transactions
+
+T = TypeVar("T")
 
 BOOT_FAILED: Final = 78  # EX_CONFIG
 CANCEL_GRACE: Final[Seconds] = 5.0
+NO_CONNECTION: Final[Seconds] = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +135,7 @@ class Worker:
             draining=self.draining,
             on_progress=self._on_progress,
             below=self.orders.queues,
+            bench=_ToTheEnd(),
         )
         self._title("idle")
         self.channel.send("ready", abilities(app, self.orders.queues) | _preloaded())
@@ -175,8 +185,8 @@ class Worker:
                 return
         if task := self.running.get(task_id):
             self.runner.cancel(task_id)
-            # Cooperative first; a coroutine that takes no notice is cancelled, a def step is the
-            # supervisor's to kill.
+            # Cooperative first; a coroutine that takes no notice is cancelled. A def step takes no
+            # notice of that either, and is the supervisor's to kill.
             self.loop.call_later(CANCEL_GRACE, task.cancel)
 
     # ── running ─────────────────────────────────────────────────────────────────────────────────
@@ -207,18 +217,39 @@ class Worker:
             self._title(f"running {claim.job}.{claim.step}")
 
     async def _run(self, claim: Claim, slot: int) -> None:
+        # SystemExit passes through here and ends the process: the board must say who was running.
+        started = time.monotonic()
         try:
             attempt = await self.runner.run(claim)
-            self._report(pack_outcome(attempt.outcome, attempt.fence))
-        finally:
-            self.board.leave(slot)
-            self.running.pop(claim.id, None)
-            if self.solo:
-                self.solo = False
-                self._title("idle")
-            if not self.running and not self.pending:
-                self.idle.set()
-            self.loop.call_soon(self._pump)
+            packed = pack_outcome(attempt.outcome, attempt.fence)
+        except (Exception, asyncio.CancelledError) as error:
+            packed = await self._mishap(claim, error, started)
+        self._report(packed)
+        self.board.leave(slot)
+        self.running.pop(claim.id, None)
+        if self.solo:
+            self.solo = False
+            self._title("idle")
+        if not self.running and not self.pending:
+            self.idle.set()
+        self.loop.call_soon(self._pump)
+
+    async def _mishap(self, claim: Claim, error: BaseException, started: float) -> list[Any]:
+        """Say what becomes of a task whose step could not be run to an end.
+
+        Without a connection for its transaction the step has not even begun: that is free, and
+        the pause keeps it from coming back at once, again and again.
+        """
+        event = event_of(error, cancelled=False)
+        if is_disconnect(error):
+            event = Released(failure(error))
+            await asyncio.sleep(NO_CONNECTION)
+        job, step = find_step(self.app.jobs, claim)
+        below = self.orders.queues.get(claim.queue)
+        policy = job.policy(step, below) if below is not None else job.policy(step)
+        transition = decide(claim, event, policy, random.random())
+        took = time.monotonic() - started
+        return pack_outcome(Outcome(claim, transition, self.orders.worker, took, policy.keep), None)
 
     def _is_async(self, claim: Claim) -> bool:
         job = self.app.jobs.get(claim.job)
@@ -238,9 +269,7 @@ class Worker:
 
     def _flush(self) -> None:
         self._flushing = False
-        if self.notes:
-            self.channel.send("progress", list(self.notes.values()))
-            self.notes.clear()
+        self._flush_notes()
         if self.outbox:
             self.channel.send("done", self.outbox)
             self.outbox = []
@@ -250,14 +279,39 @@ class Worker:
         self.loop.call_soon_threadsafe(self._note, note)
 
     def _note(self, note: tuple[int, int, float, str]) -> None:
-        self.notes[note[0]] = note
-        if not self._flushing:
-            self._flushing = True
+        if not self.notes:
             # Not at once: a step may report a thousand times a second.
-            self.loop.call_later(0.1, self._flush)
+            self.loop.call_later(0.1, self._flush_notes)
+        self.notes[note[0]] = note
+
+    def _flush_notes(self) -> None:
+        if self.notes:
+            self.channel.send("progress", list(self.notes.values()))
+            self.notes.clear()
 
     def _title(self, doing: str) -> None:
         setproctitle.setproctitle(f"fleet: worker {self.orders.title} {doing}")
+
+
+class _ToTheEnd(StepThread):
+    """Waits for a ``def`` step until it has ended, whatever its timeout or a cancel says.
+
+    A function cannot be stopped, only its process can: as long as it runs the board says so, and
+    at its timeout the supervisor ends them both. One that ends in the last moment is too late.
+    """
+
+    async def run(self, fn: Callable[[], T]) -> T:
+        running = asyncio.ensure_future(super().run(fn))
+        stopped: asyncio.CancelledError | None = None
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as error:
+                stopped = error
+        if stopped is not None:
+            running.exception()
+            raise stopped
+        return running.result()
 
 
 def _preloaded() -> dict[str, Any]:
