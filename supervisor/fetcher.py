@@ -74,6 +74,8 @@ class Fetcher:
     def remove(self, line: Line) -> None:
         """Serve it no more."""
         self.lines.pop((line.queue, line.kind), None)
+        line.known = ()  # a claim that is under way must not bring it back
+        self._armed.discard(line.queue)
         self._heap.discard(line)
 
     def due(self, line: Line) -> None:

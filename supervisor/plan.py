@@ -11,8 +11,8 @@ with the queues of those jobs, and ``diff`` says what to do about it; as it does
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from fleet.config import Rate
@@ -26,10 +26,12 @@ __all__ = [
     "Pool",
     "Row",
     "Served",
+    "changes_in_words",
     "describe",
     "diff",
     "plan",
     "strays",
+    "without",
 ]
 
 SHARED: Final = "shared"
@@ -242,6 +244,39 @@ def diff(old: Plan, new: Plan) -> Changes:
         dropped=tuple(queue.name for queue in old.queues if new.served(queue.name) is None),
         balance=new.balance if new.balance != old.balance else None,
     )
+
+
+def without(made: Plan, queues: Collection[str]) -> Plan:
+    """Return a plan that leaves queues alone, and has no processes of theirs."""
+    return replace(
+        made,
+        pools=tuple(p for p in made.pools if not (p.dedicated and p.name in queues)),
+        queues=tuple(queue for queue in made.queues if queue.name not in queues),
+    )
+
+
+def changes_in_words(changes: Changes) -> list[str]:
+    """Return a line for each thing that changes, to be logged."""
+    told = [f"pool {pool.name} starts with {_counted(pool)}" for pool in changes.start]
+    told += [f"pool {pool.name} ends" for pool in changes.retire]
+    told += [
+        f"pool {change.new.name} goes from {_counted(change.old)} to {_counted(change.new)}"
+        for change in changes.resized
+    ]
+    told += [f"pool {change.new.name}: {_changed(change)}" for change in changes.retuned]
+    told += [f"queue {q.name} in pool {q.pool}, weight {q.weight:g}" for q in changes.queues]
+    told += [f"queue {name} is no longer served here" for name in changes.dropped]
+    return told + ([f"balance {changes.balance}"] if changes.balance else [])
+
+
+def _counted(pool: Pool) -> str:
+    return f"{pool.processes} x {pool.concurrency}"
+
+
+def _changed(change: Change) -> str:
+    if change.old.queues != change.new.queues:
+        return f"queues {', '.join(change.new.queues)}"
+    return _notes(change.new) or "no longer recycled"
 
 
 def _size(pool: Pool) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from supervisor.child import Child
 from supervisor.crew import Crew
 from supervisor.lines import lines_of
 from supervisor.link import Disconnected, Link
-from supervisor.plan import Plan, diff, plan
+from supervisor.plan import Plan, changes_in_words, diff, plan, without
 from supervisor.spawning import Spawner
 from supervisor.tasks import Tasks
 from supervisor.traffic import Traffic
@@ -53,6 +53,9 @@ class Roster:
         self.plan: Plan = plan(settings, site.cpus)
         self.restarts: Counter[str] = Counter()
         self.closed = False
+        self.on_learnt: Callable[[], None] = lambda: None
+        self._opened = False
+        self._left_out: set[str] = set()
         self._traffic = traffic
         self._writing = writing
         self._tasks = tasks
@@ -62,20 +65,32 @@ class Roster:
 
     def open(self) -> None:
         """Start what the plan says."""
+        self._opened = True
         self._apply(self.plan)
 
     def reload(self, settings: RunSettings) -> None:
         """Take over a new configuration, live: nothing that runs is dropped."""
-        new = plan(settings, self.site.cpus, queues=self._traffic.abilities.queues or None)
-        changes = diff(self.plan, new)
+        new = self._planned(settings)
+        for change in changes_in_words(diff(self.plan, new)):
+            _log.info("the configuration has changed: %s", change)
         self.settings = settings
-        if changes:
-            _log.info("the configuration has changed: %s", changes)
-            self._apply(new)
-            self._learn()
+        self._apply(new)
+        self._learn()
+
+    def leave_out(self, queue: str) -> None:
+        """Serve a queue no more, whatever the configuration says."""
+        self._left_out.add(queue)
+        self._apply(self._planned(self.settings))
+        self._learn()
+
+    def _planned(self, settings: RunSettings) -> Plan:
+        made = plan(settings, self.site.cpus, queues=self._traffic.abilities.queues or None)
+        return without(made, self._left_out)
 
     def _apply(self, new: Plan) -> None:
         self.plan = new
+        if not self._opened or self.closed:
+            return
         crews = self._traffic.crews
         wanted = {pool.name: pool for pool in new.pools}
         for name, crew in crews.items():
@@ -85,10 +100,19 @@ class Roster:
             crew = crews.setdefault(name, Crew(pool))
             crew.pool, crew.processes_wanted = pool, pool.processes
         for crew in crews.values():
-            for child in crew.surplus:
+            for child in [*crew.surplus, *self._outdated(crew)]:
                 child.retire()
             for _ in range(crew.missing):
                 self._start_child(crew, 0.0)
+
+    def _outdated(self, crew: Crew) -> list[Child]:
+        """Children whose orders are no longer what they would be given now."""
+        return [
+            child
+            for child in crew.children
+            if child.state in ("booting", "ready")
+            and child.orders != self._orders(crew, child.orders.title)
+        ]
 
     def _learn(self) -> None:
         self._traffic.learn(self.plan, lines_of(self._traffic.abilities.steps))
@@ -131,6 +155,8 @@ class Roster:
         # A drain may have begun while it was being started.
         if self.closed:
             child.kill("drain: it came too late")
+        for extra in self._traffic.crews[child.pool].surplus:  # or the plan may have shrunk
+            extra.retire()
 
     def _orders(self, crew: Crew, title: str) -> Orders:
         return Orders(
@@ -164,10 +190,10 @@ class Roster:
         if self._traffic.abilities.learn(abilities):
             self._tasks.start(self.register())
             try:
-                queues = self._traffic.abilities.queues
-                self._apply(plan(self.settings, self.site.cpus, queues=queues))
+                self._apply(self._planned(self.settings))
             except ConfigError as error:
                 _log.error("%s", error)
+            self.on_learnt()
         self._learn()
         crew.serve_suspects()
         self._traffic.fetcher.freed(child.pool)

@@ -21,8 +21,10 @@ from fleet.model import Failure, OwnerId, Seconds, TaskId
 from fleet.settings import RunSettings
 from fleet.store import beats, claims, migrations
 from fleet.store.beats import Told
+from supervisor import drain
 from supervisor.abilities import Abilities
 from supervisor.beat import SAFE, Heart
+from supervisor.control import Control
 from supervisor.link import Disconnected, Door, Link
 from supervisor.listener import Listener
 from supervisor.roster import Roster, Site
@@ -46,11 +48,11 @@ class Supervisor:
         self.site = site
         self.state = "starting"
         self.owner = OwnerId(0)
+        self.started = asyncio.Event()
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._doubt = False
         self._tidying: asyncio.Task[Any] | None = None
-        self._acknowledged: set[int] = set()
         self._watch = Watch()
         self._tasks = Tasks(self.stop)
         self._connect_parts()
@@ -74,6 +76,15 @@ class Supervisor:
             may_run=lambda: self.heart.time_left > 0,
         )
         self.roster = Roster(self.settings, self.site, self.traffic, self.writing, self._tasks)
+        self.control = Control(
+            self.settings,
+            self.roster,
+            self.traffic,
+            self.beating,
+            self._tasks,
+            stop=self.stop,
+            now=self._stop_now,
+        )
         self.heart = Heart(
             self.beating,
             every=self.settings.fetch.empty_delay,
@@ -107,8 +118,6 @@ class Supervisor:
             self._keep_house,
         ):
             self._tasks.start(loop(), vital=True)
-        self.roster.open()
-        self.state = "running"
         try:
             await self._stop.wait()
             await self._drain()
@@ -120,12 +129,13 @@ class Supervisor:
         self.owner = await beats.register(self.beating, self.site.host, os.getpid(), lease)
         self.traffic.belongs_to(self.owner)
         self.roster.owner = self.owner
+        self.control.first_owner = self.control.first_owner or self.owner
         self.heart.begin(self.owner, since)
 
     def reload(self, settings: RunSettings) -> None:
-        """Take over a new configuration, live."""
+        """Take over a new configuration, live; ConfigError if it cannot work."""
+        self.control.reload(settings)
         self.settings = settings
-        self.roster.reload(settings)
 
     # ── stop ────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,19 +150,13 @@ class Supervisor:
         self.traffic.draining = self.roster.closed = True
         self.traffic.fetcher.stop()
         self.heart.hurry()
-        for child in self.roster.children():
-            child.channel.send("return", list(child.held))
-            child.channel.send("drain")
+        drain.tell(self.roster.children())
         for crew in self.traffic.crews.values():
             self.traffic.give_back(list(crew.alone))
             crew.alone.clear()
-        await self._let_finish(self.settings.supervisor.drain_timeout)
-        for child in list(self.roster.children()):
-            if child.held:
-                child.verdicts |= dict.fromkeys(child.held, Released())
-                child.kill("drain: its time was up")
-            else:
-                child.retire()
+        patience = self.settings.supervisor.drain_timeout
+        await drain.wait(self._holds, patience, self._stop_now)
+        drain.end(self.roster.children())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WRITES):
                 while any(True for _ in self.roster.children()):  # noqa: ASYNC110
@@ -161,16 +165,8 @@ class Supervisor:
                     pass
                 await self.traffic.emptied()
 
-    async def _let_finish(self, patience: Seconds) -> None:
-        """Wait until no child has anything left, for as long as the drain may take."""
-        deadline = time.monotonic() + patience
-        while any(child.held for child in self.roster.children()):
-            left = deadline - time.monotonic()
-            if left <= 0 or self._stop_now.is_set():
-                return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, 0.05)):
-                    await self._stop_now.wait()
+    def _holds(self) -> bool:
+        return any(child.held for child in self.roster.children())
 
     async def _leave(self) -> None:
         self.state = "stopped"
@@ -183,8 +179,7 @@ class Supervisor:
                 # Whoever still holds something keeps its row: the others take it over by that.
                 if not await claims.held(self.writing, self.owner):
                     await beats.forget(self.beating, self.owner)
-                for shutdown in self._acknowledged:
-                    await beats.acknowledge(self.beating, shutdown, self.owner, "down")
+                await self.control.say_down()
         for link in (self.claiming, self.writing, self.beating, self.listening):
             link.drop()
         self.roster.spawner.stop_helpers()
@@ -212,12 +207,12 @@ class Supervisor:
             self.traffic.fetcher.wake(queue)
         for task in told.cancel:
             self._cancel(task)
-        for line in self.traffic.fetcher.lines.values():
-            was, line.paused = line.paused, bool(told.queues.get(line.queue, {}).get("paused"))
-            if was and not line.paused:
-                self.traffic.fetcher.due(line)
-        for command in told.shutdown:
-            await self._command(command)
+        await self.control.hear(told)
+        if self.state == "starting" and not self._stop.is_set():
+            # Not before the first news: a queue may be paused, or served otherwise.
+            self.state = "running"
+            self.roster.open()
+            self.started.set()
         silent = self._watch.silent(told.owners, time.monotonic(), self.beating.connects)
         if (silent or self._doubt) and (self._tidying is None or self._tidying.done()):
             # Aside: whoever has locked the tasks must not keep us from the next beat.
@@ -235,16 +230,6 @@ class Supervisor:
                 except BaseException:
                     self._doubt = True
                     raise
-
-    async def _command(self, command: dict[str, Any]) -> None:
-        if command["host"] not in (None, self.site.host) or command["queue"] is not None:
-            return
-        if command["id"] not in self._acknowledged:
-            self._acknowledged.add(command["id"])
-            _log.info("told to shut down (request %s)", command["id"])
-            with contextlib.suppress(Disconnected):
-                await beats.acknowledge(self.beating, command["id"], self.owner, "draining")
-            self.stop()
 
     def _news(self, channel: str, payload: str) -> None:
         if channel == "fleet_wake":

@@ -48,6 +48,7 @@ class Traffic:
         self.crews: dict[str, Crew] = {}
         self.abilities = abilities
         self.draining = False
+        self.paused: set[str] = set()
         self.outcomes: Counter[tuple[str, str]] = Counter()  # (queue, what became of it)
         self.took: Counter[str] = Counter()  # seconds of steps, by queue
         self.balance = "fair"
@@ -77,13 +78,15 @@ class Traffic:
     def learn(self, plan: Plan, known: dict[tuple[str, Any], list[str]]) -> None:
         """Make lines of the steps that ready workers know, as the plan serves their queues."""
         self.balance = plan.balance
+        for left in [x for x in self.fetcher.lines.values() if plan.served(x.queue) is None]:
+            self.fetcher.remove(left)
         for (queue, kind), steps in known.items():
             served = plan.served(queue)
             if served is None:
                 continue
             line = self.fetcher.lines.get((queue, kind))
             if line is None:
-                line = Line(queue, kind, served.pool)
+                line = Line(queue, kind, served.pool, paused=queue in self.paused)
                 self.fetcher.add(line)
             line.pool, line.weight, line.rank = served.pool, served.weight, served.rank
             if line.learn(tuple(sorted(steps))):
@@ -115,7 +118,7 @@ class Traffic:
         return free + max(0, ahead - crew.backlog)
 
     def _take(self, line: Line, got: list[Claim]) -> None:
-        self._hand_out(line, got)
+        self._hand_out(line if line.known else None, got)
 
     def _hand_out(self, line: Line | None, got: list[Claim]) -> None:
         # The claim may have been under way when a drain began, or when the lease ran out.
