@@ -26,6 +26,8 @@ _COMMANDS: Final = {
     "enqueue": "fleet.cli.enqueue:enqueue",
     "run": "fleet.cli.run:run",
     "status": "fleet.cli.status:status",
+    "top": "fleet.cli.top:top",
+    "doctor": "fleet.cli.doctor:doctor",
     "task": "fleet.cli.task:task",
 }
 
