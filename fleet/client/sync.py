@@ -26,7 +26,7 @@ from fleet.client.client import Client, traced, traced_all
 from fleet.client.refusals import refused
 from fleet.errors import FleetError, InvalidOption, UnknownJob
 from fleet.model import Seconds, Submission, TaskId
-from fleet.store.connections import executor_for, is_sync
+from fleet.store.connections import at_once, executor_for, is_sync
 from fleet.store.enqueue import Enqueued, insert
 from fleet.store.results import Cancelled, TaskStatus
 from fleet.submit import EnqueueOptions
@@ -236,18 +236,7 @@ def insert_now(conn: object, submissions: Sequence[Submission]) -> list[Enqueued
             "conn", type(conn), "it is async: await job.enqueue(..., conn=conn) instead"
         )
     with refused():
-        return _finish(insert(executor_for(conn), submissions))
-
-
-def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits for anything to its end."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    coroutine.close()
-    raise AssertionError("a blocking connection was waited for")
+        return at_once(insert(executor_for(conn), submissions))
 
 
 _everyone: Final[weakref.WeakSet[SyncClient]] = weakref.WeakSet()

@@ -7,13 +7,15 @@ has an object of psycopg has imported psycopg.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fleet.errors import InvalidOption
 from fleet.store.dialect import render
 from fleet.store.executor import Executor, Row
+
+T = TypeVar("T")
 
 TAKEN: Final = (
     "a connection of asyncpg or psycopg 3 (sync or async), a Connection, Session, AsyncConnection "
@@ -40,6 +42,22 @@ def executor_for(conn: object) -> Executor:
 def is_sync(conn: object) -> bool:
     """Tell whether ``conn`` executes by blocking, so that it serves without an event loop too."""
     return _kind_of(conn).sync
+
+
+def is_django(conn: object) -> bool:
+    """Tell whether ``conn`` is Django's, which must not be used where an event loop runs."""
+    return _kind_of(conn).adapt is _Django
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine over a connection that blocks, which never waits for anything, to its end."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    coroutine.close()
+    raise AssertionError("a blocking connection was waited for")
 
 
 def _kind_of(conn: object) -> Kind:

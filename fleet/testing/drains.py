@@ -23,14 +23,16 @@ from fleet.errors import FleetError
 from fleet.lifecycle import Advance, Bury, Cancel, Finish, PutBack, Transition
 from fleet.model import Claim, OwnerId, TaskId
 from fleet.store import claims, owners, results
-from fleet.store.connections import executor_for
+from fleet.store.connections import executor_for, is_sync
 from fleet.store.executor import Executor
 from fleet.store.outcomes import Outcome, write
 from fleet.store.standing import Standing, standing
+from fleet.testing.callers import Borrowed, caller_for
 from fleet.testing.clock import Clock
 from fleet.testing.notes import Notes
 from fleet.worker.lifespan import lifespan
 from fleet.worker.runner import Connect, Runner
+from fleet.worker.threads import Bench
 
 if TYPE_CHECKING:
     from fleet.app import Fleet
@@ -60,18 +62,30 @@ async def drain(
     asyncpg's. ``limit`` attempts end the drain with an error, so that a job that loops for ever
     fails its test.
     """
-    async with _workplace(app, conn) as place, lifespan(app) as state:
-        return await _Drain(app, place, state, clock, limit).run()
+    async with _workplace(app, conn) as place:
+        return await _drain(app, place, clock, limit)
 
 
 def drain_sync(app: Fleet, *, conn: Any = None, limit: int = 100_000) -> Drained:
-    """Like ``drain``, for tests that are not async."""
+    """Like ``drain``, for tests that are not async.
+
+    With a connection that blocks (psycopg's, SQLAlchemy's, Django's) everything on it, and every
+    ``def`` step, happens in this thread: steps see what the test has not committed.
+    """
+    if conn is not None and is_sync(conn):
+        caller = caller_for(conn)
+        place = _Place(Borrowed(executor_for(conn), caller), _same(conn), bench=caller)
+        return caller.drive(lambda: _drain(app, place, None, limit))
     work = drain(app, conn=conn, limit=limit)
-    if conn is None:
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            return thread.submit(asyncio.run, work).result()
-    # Connections that block belong to the thread that made them.
-    return asyncio.run(work)
+    if conn is not None:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def _drain(app: Fleet, place: _Place, clock: Clock | None, limit: int) -> Drained:
+    async with lifespan(app) as state:
+        return await _Drain(app, place, state, clock, limit).run()
 
 
 @dataclass(slots=True)
@@ -80,7 +94,8 @@ class _Place:
 
     executor: Executor
     connect: Connect
-    aside: Executor | None  # for what is written while a step runs
+    aside: Executor | None = None  # for what is written while a step runs
+    bench: Bench | None = None  # where def steps run, if not in a thread of their own
 
 
 @contextlib.asynccontextmanager
@@ -93,7 +108,10 @@ async def _workplace(app: Fleet, conn: Any) -> AsyncIterator[_Place]:
         ):
             yield _Place(own, lambda: _connection(url), aside)
         return
+    yield _Place(executor_for(conn), _same(conn))
 
+
+def _same(conn: Any) -> Connect:
     @contextlib.asynccontextmanager
     async def same() -> AsyncIterator[Any]:
         if not hasattr(conn, "is_in_transaction"):
@@ -103,7 +121,7 @@ async def _workplace(app: Fleet, conn: Any) -> AsyncIterator[_Place]:
             )
         yield conn
 
-    yield _Place(executor_for(conn), same, None)
+    return same
 
 
 @contextlib.asynccontextmanager
@@ -144,6 +162,7 @@ class _Drain:
             look=look,
             state=self.state,
             on_progress=notes.take,
+            bench=self.place.bench,
         )
         try:
             while True:

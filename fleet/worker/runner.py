@@ -37,7 +37,7 @@ from fleet.lifecycle import (
 from fleet.model import Claim, Failure, OwnerId, Seconds
 from fleet.policy import Policy, Settings
 from fleet.step import Step
-from fleet.store.connections import executor_for, is_sync
+from fleet.store.connections import at_once, executor_for, is_sync
 from fleet.store.enqueue import children_json
 from fleet.store.outcomes import Outcome, write_in_transaction
 from fleet.store.standing import Standing
@@ -244,15 +244,10 @@ class Runner(Host):
                 raise LeaseLost(run.claim.id, run.claim.fence)
             run.finished = outcome
 
-        writing = write()
         if not is_sync(conn):
-            return writing
-        # A driver that blocks never suspends the coroutine: one step takes it to its end.
-        try:
-            writing.send(None)
-        except StopIteration:
-            return _ALREADY_DONE
-        raise FleetError(f"{type(conn).__name__} suspended where it should have blocked")
+            return write()
+        at_once(write())
+        return _ALREADY_DONE
 
     async def _after_finish(
         self, run: _Run, finished: Outcome[Transition], event: Event

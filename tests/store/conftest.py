@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import asyncpg
 import pytest
 
@@ -62,3 +64,26 @@ class Table:
 @pytest.fixture
 def table(db: asyncpg.Connection) -> Table:
     return Table(db, Policy())
+
+
+@pytest.fixture
+def django_db(dsn: str):
+    import django
+    from django.conf import settings
+    from django.db import connections
+
+    if not settings.configured:
+        settings.configure(
+            DATABASES={"default": {"ENGINE": "django.db.backends.postgresql"}}, USE_TZ=True
+        )
+        django.setup()
+    parts = urlsplit(dsn)
+    connections["default"].settings_dict.update(
+        NAME=parts.path.lstrip("/"),
+        USER=parts.username,
+        PASSWORD=parts.password or "",
+        HOST=parts.hostname,
+        PORT=str(parts.port),
+    )
+    yield connections["default"]
+    connections["default"].close()

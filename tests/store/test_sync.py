@@ -10,7 +10,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -237,29 +236,6 @@ def test_a_preloaded_program_and_its_workers_end_by_themselves(dsn, tmp_path: Pa
 
 
 # -- Django ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def django_db(dsn: str):
-    import django
-    from django.conf import settings
-    from django.db import connections
-
-    if not settings.configured:
-        settings.configure(
-            DATABASES={"default": {"ENGINE": "django.db.backends.postgresql"}}, USE_TZ=True
-        )
-        django.setup()
-    parts = urlsplit(dsn)
-    connections["default"].settings_dict.update(
-        NAME=parts.path.lstrip("/"),
-        USER=parts.username,
-        PASSWORD=parts.password or "",
-        HOST=parts.hostname,
-        PORT=str(parts.port),
-    )
-    yield connections["default"]
-    connections["default"].close()
 
 
 def test_django_commits_with_atomic(app, dsn, django_db):
