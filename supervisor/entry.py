@@ -7,29 +7,42 @@ Fleet's errors, and nothing has been started then.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
+import os
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
+import asyncpg
 import setproctitle
 import uvloop
 
 from fleet import config
-from fleet.config import Settings
+from fleet.config import Settings, mask
 from fleet.database import located
-from fleet.errors import ConfigError
-from fleet.settings import RunSettings, run_settings
+from fleet.errors import ConfigError, DatabaseUnavailable, FleetError
+from fleet.settings import Address, RunSettings, run_settings
+from fleet.store.control import overrides
 from supervisor.cpus import cpus
+from supervisor.link import Disconnected
 from supervisor.metrics import Metrics
+from supervisor.orphans import adopt
+from supervisor.plan import strays
 from supervisor.probes import Probes
 from supervisor.roster import Site
+from supervisor.summary import dump, in_words, summary
 from supervisor.supervisor import Supervisor
 
 _log: Final = logging.getLogger("fleet.run")
+
+# Of [supervisor], [fetch] and [telemetry]; what queues and policies say is all live.
+_LIVE: Final = frozenset(
+    {"processes", "concurrency", "max_memory", "max_tasks", "drain_timeout", "balance"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +88,101 @@ def launch(told: Launch) -> None:
 
 async def _serve(told: Launch, settings: RunSettings, site: Site) -> None:
     supervisor = Supervisor(settings, site)
-    probes = Probes(supervisor, Metrics(supervisor))
-    listens = None
-    if settings.supervisor.http is not None:
-        listens = await probes.open(settings.supervisor.http)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stop)
-    _log.info("started", extra={"http": str(listens) if listens else None})
+    metrics = Metrics(supervisor)
+    probes = Probes(supervisor, metrics)
+    http = settings.supervisor.http
+    address = await probes.open(http) if http else None
+    _listen_to_signals(told, supervisor)
+    supervisor.roster.on_learnt = lambda: _warn(supervisor)
+    beside = [asyncio.create_task(_tell(supervisor, address))]
+    if os.getpid() == 1:
+        beside.append(asyncio.create_task(adopt(supervisor)))
     try:
         await supervisor.run()
+    except Disconnected as error:
+        raise DatabaseUnavailable(mask(site.url), str(error).rstrip(".")) from error
     finally:
+        for task in beside:
+            task.cancel()
+        metrics.close()
         await probes.close()
+    if supervisor.failed:
+        raise FleetError("a part of the supervisor failed, and it has drained: see its log")
+    _log.info("stopped")
+
+
+# ── signals ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _listen_to_signals(told: Launch, supervisor: Supervisor) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, supervisor, number)
+    loop.add_signal_handler(signal.SIGHUP, _reload, told, supervisor)
+    loop.add_signal_handler(signal.SIGUSR1, dump, supervisor)
+    # Below Python, so that a loop that hangs shows its stack too; ours follows if it does not.
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)
+
+
+def _stop(supervisor: Supervisor, number: signal.Signals) -> None:
+    again = supervisor.state != "running"
+    _log.info("%s: %s", number.name, "ending now" if again else "draining; once more ends it now")
+    supervisor.stop()
+
+
+def _reload(told: Launch, supervisor: Supervisor) -> None:
+    before = supervisor.settings
+    try:
+        _, settings = told.read()
+        supervisor.reload(settings)
+    except FleetError as error:
+        _log.error("the configuration is not reloaded, the old one stays: %s", error)
+        return
+    _log.info("the configuration is reloaded")
+    for key in _needs_restart(before, settings):
+        _log.warning("%s has changed, which takes effect at the next start", key)
+
+
+def _needs_restart(old: RunSettings, new: RunSettings) -> list[str]:
+    return [
+        f"{table}.{each.name}"
+        for table in ("supervisor", "fetch", "telemetry")
+        for each in fields(getattr(old, table))
+        if each.name not in _LIVE
+        and getattr(getattr(old, table), each.name) != getattr(getattr(new, table), each.name)
+    ]
+
+
+# ── what it says ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def _tell(supervisor: Supervisor, address: Address | None) -> None:
+    await supervisor.started.wait()
+    try:
+        found = await overrides(supervisor.beating)
+    except (Disconnected, asyncpg.PostgresError):
+        found = []
+    told = summary(supervisor, address, found)
+    _log.info("started", extra={**told, "text": in_words(told)})
+
+
+def _warn(supervisor: Supervisor) -> None:
+    """Say what does not fit together, now that the application's jobs are known."""
+    abilities, settings = supervisor.abilities, supervisor.settings
+    for stray in strays(settings, abilities.queues):
+        _log.warning("%s", stray)
+    patience = settings.supervisor.drain_timeout
+    long = sorted(
+        f"{name.replace('/', '.')} ({step['timeout']:g}s)"
+        for name, step in abilities.steps.items()
+        if step["timeout"] > patience and not name.endswith("/")
+    )
+    if long:
+        more = f" and {len(long) - 5} more" if len(long) > 5 else ""
+        _log.warning(
+            "%s%s may run for longer than a drain waits (supervisor.drain_timeout, %gs): a deploy "
+            "may cut them off, and they run again from the start of the step",
+            ", ".join(long[:5]),
+            more,
+            patience,
+        )

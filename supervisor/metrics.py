@@ -23,6 +23,9 @@ class Metrics:
         """Return the metrics as Prometheus reads them, and the type of that."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
+    def close(self) -> None:
+        """Let the connection go."""
+
     def collect(self) -> Iterable[Metric]:
         """Return every metric."""
         return []

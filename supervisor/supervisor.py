@@ -54,7 +54,8 @@ class Supervisor:
         self._doubt = False
         self._tidying: asyncio.Task[Any] | None = None
         self._watch = Watch()
-        self._tasks = Tasks(self.stop)
+        self._tasks = Tasks(self._fail)
+        self.failed = False
         self._connect_parts()
 
     def _connect_parts(self) -> None:
@@ -144,6 +145,10 @@ class Supervisor:
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
+
+    def _fail(self) -> None:
+        self.failed = True
+        self.stop()
 
     async def _drain(self) -> None:
         self.state = "draining"

@@ -25,6 +25,8 @@ _COMMANDS: Final = {
     "register": "fleet.cli.register:register",
     "enqueue": "fleet.cli.enqueue:enqueue",
     "run": "fleet.cli.run:run",
+    "shutdown": "fleet.cli.shutdown:shutdown",
+    "queue": "fleet.cli.queue:queue",
     "status": "fleet.cli.status:status",
     "top": "fleet.cli.top:top",
     "doctor": "fleet.cli.doctor:doctor",

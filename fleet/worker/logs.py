@@ -21,7 +21,9 @@ Format: TypeAlias = Literal["text", "json"]
 FORMAT: Final = "FLEET_LOG_FORMAT"
 LEVEL: Final = "FLEET_LOG_LEVEL"
 
-_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    *("message", "asctime", "taskName", "text"),
+}
 _PASSWORD: Final = re.compile(r"(\w://[^\s:/@]*):[^\s/]*@")
 
 
@@ -30,6 +32,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return time, level, logger, message and what else the record carries."""
+        if text := getattr(record, "text", None):  # the same for a person, on several lines
+            return without_passwords(str(text))
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         head = f"{at}.{int(record.msecs):03d} {record.levelname:<7} {record.name}"
         more = "".join(f" {key}={value}" for key, value in _extra(record).items())
