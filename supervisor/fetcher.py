@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -26,6 +28,9 @@ _log: Final = logging.getLogger("fleet.supervisor")
 
 # After arming: whoever enqueued just before did not see us, and nobody will tell us.
 _LOOKS: Final = (0.010, 0.040, 0.200)
+
+
+_took_at: Final = operator.attrgetter("took_at")
 
 
 class Fetcher:
@@ -62,7 +67,7 @@ class Fetcher:
         self.claiming = asyncio.Lock()
         self.lines: dict[tuple[str, str], Line] = {}
         self.stopped = False
-        self.claimed = 0
+        self.claimed: Counter[str] = Counter()
 
     # ── what moves a line ───────────────────────────────────────────────────────────────────────
 
@@ -94,7 +99,8 @@ class Fetcher:
 
     def freed(self, pool: str) -> None:
         """Slots of a pool have become free."""
-        for line in self.lines.values():
+        # Whoever took something last comes last, or one of two could have every slot that frees.
+        for line in sorted(self.lines.values(), key=_took_at):
             if line.pool == pool and line.has_work:
                 self.due(line)
 
@@ -156,8 +162,9 @@ class Fetcher:
         )
         line.mark.looked(spans, ended, ended - started)
         line.mark.took(claims, ended)
-        self.claimed += len(claims)
+        self.claimed[line.queue] += len(claims)
         if claims:
+            line.took_at = ended
             self._looks.pop(line, None)
             self._take(line, claims)
         full = len(claims) == wanted

@@ -213,6 +213,8 @@ class Supervisor:
         for task in told.cancel:
             self._cancel(task)
         await self.control.hear(told)
+        if told.now is not None:
+            self.traffic.clock_offset = told.now - time.time()
         if self.state == "starting" and not self._stop.is_set():
             # Not before the first news: a queue may be paused, or served otherwise.
             self.state = "running"

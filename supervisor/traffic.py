@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -23,6 +24,7 @@ from supervisor.finisher import Finisher, Written
 from supervisor.lines import Line
 from supervisor.link import Disconnected, Link
 from supervisor.plan import Plan
+from supervisor.tally import Tally
 from supervisor.tasks import Tasks
 
 _log: Final = logging.getLogger("fleet.supervisor")
@@ -50,7 +52,8 @@ class Traffic:
         self.draining = False
         self.paused: set[str] = set()
         self.outcomes: Counter[tuple[str, str]] = Counter()  # (queue, what became of it)
-        self.took: Counter[str] = Counter()  # seconds of steps, by queue
+        self.steps, self.waits = Tally(), Tally()
+        self.clock_offset: Seconds = 0.0  # of the database's clock, to ours
         self.balance = "fair"
         self._tasks = tasks
         self._writing = writing
@@ -108,16 +111,28 @@ class Traffic:
             for other in self.fetcher.lines.values()
             if other.pool == line.pool and other.has_work and not other.paused
         ]
-        if len(rivals) > 1 and self.balance == "strict":
+        if not any(other.kind == "def" for other in rivals):
+            crew.keep_none()
+        if self.balance == "strict":
             if any(other.rank < line.rank for other in rivals):
                 return 0
-        elif len(rivals) > 1 and line.kind == "async":
-            share = line.weight / sum(other.weight for other in rivals)
-            free = min(free, max(1, round(share * crew.slots)) - crew.holds(line.queue))
+            rivals = [other for other in rivals if other.rank == line.rank]
+        if len(rivals) > 1:
+            share = line.weight / sum(other.weight for other in {line, *rivals})
             ahead = round(ahead * share)
+            if line.kind == "async":
+                free = min(free, max(1, round(share * crew.slots)) - crew.holds(line.queue))
+            else:
+                due = max(1, round(share * len(crew.children))) - crew.busy_with(line.queue)
+                if free <= 0 and due > 0 and line.has_work:
+                    crew.keep_one()
+                free = min(free, max(due, 1))
         return free + max(0, ahead - crew.backlog)
 
     def _take(self, line: Line, got: list[Claim]) -> None:
+        now = time.time() + self.clock_offset
+        for claim in got:
+            self.waits.add(line.queue, max(now - claim.ready_at.timestamp(), 0.0))
         self._hand_out(line if line.known else None, got)
 
     def _hand_out(self, line: Line | None, got: list[Claim]) -> None:
@@ -137,21 +152,21 @@ class Traffic:
                 continue
             del child.held[packed[0]]
             outcome, fence = unpack_outcome(held.claim, packed, child.orders.worker)
-            self.took[held.claim.queue] += outcome.took  # type: ignore[assignment]
+            self.steps.add(held.claim.queue, outcome.took)
             if line := self._line(held.claim):
                 line.ended(outcome.took)
             if fence is None:
                 self.finisher.put(outcome)
             else:
                 self._written(Written(outcome, self.finisher.following(outcome, fence)))
-        if child.exclusive and not child.held:
-            child.exclusive = False
         self.crews[child.pool].serve_suspects()
         self.fetcher.freed(child.pool)
 
     def returned(self, child: Child, ids: Iterable[TaskId]) -> None:
         """Give back to the queue what a child has not started."""
         self.give_back([child.held.pop(task).claim for task in ids if task in child.held])
+        self.crews[child.pool].serve_suspects()
+        self.fetcher.freed(child.pool)
 
     def settle(self, claim: Claim, event: Event, worker: str) -> None:
         """Decide and write what becomes of a task that its worker can say nothing about."""

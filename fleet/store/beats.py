@@ -29,11 +29,6 @@ with gone as (delete from fleet.owner where id = $1::bigint)
 delete from fleet.armed where owner = $1::bigint
 """
 
-_ACK: Final = """
-insert into fleet.shutdown_ack (shutdown, owner, state) values ($1::bigint, $2::bigint, $3::text)
-    on conflict (shutdown, owner) do update set state = excluded.state, at = fleet.now()
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -46,6 +41,7 @@ class Told:
     shutdown: list[dict[str, Any]]
     queues: dict[str, dict[str, Any]]
     locked: bool
+    now: Seconds | None = None  # the database's clock, since 1970
 
 
 async def register(conn: Executor, host: str, pid: int, lease: Seconds) -> OwnerId:
@@ -71,6 +67,7 @@ async def beat(
         shutdown=told["shutdown"],
         queues=told["queues"],
         locked=bool(told.get("locked")),
+        now=told.get("now"),
     )
 
 
@@ -87,11 +84,6 @@ async def disarm(conn: Executor, owner: OwnerId, queues: list[str]) -> None:
 async def forget(conn: Executor, owner: OwnerId) -> None:
     """Remove an owner that holds nothing any more: one that leaves, or one that was taken over."""
     await conn.fetch(_TAKEN, owner)
-
-
-async def acknowledge(conn: Executor, shutdown: int, owner: OwnerId, state: str) -> None:
-    """Answer a shutdown command."""
-    await conn.fetch(_ACK, shutdown, owner, state)
 
 
 _MAINTAIN: Final = "select action from fleet.maintain()"

@@ -36,6 +36,7 @@ from fleet.store.outcomes import Outcome
 from fleet.wire.board import Board
 from fleet.wire.channel import Channel
 from fleet.wire.messages import pack_outcome, unpack_claim
+from fleet.worker import logs
 from fleet.worker.execute import event_of, failure, find_step
 from fleet.worker.lifeline import tie
 from fleet.worker.lifespan import lifespan
@@ -106,6 +107,7 @@ class Worker:
         self.channel = await Channel.open(sock, self._on_message, self._on_end)
         try:
             app = load(self.orders.app, self.orders.path)
+            logs.inherit()
             async with lifespan(app) as state:
                 await self._work(app, state)
         except Exception as error:

@@ -1,0 +1,33 @@
+"""How much waits in each queue, for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from fleet.model import Seconds
+from fleet.store.executor import Executor
+
+# A walk over what is live: 0.2 s for a million rows, so whoever asks often asks with a cache.
+_DEPTHS: Final = """
+select t.queue::text, t.state, count(*) as n,
+       coalesce(extract(epoch from fleet.now() - min(t.ready_at)), 0)::float8 as oldest
+  from fleet.task t
+ group by t.queue, t.state
+"""
+
+
+class Depth(NamedTuple):
+    """How many tasks of a queue are in a state, and for how long the oldest has been ready."""
+
+    queue: str
+    state: str
+    tasks: int
+    oldest: Seconds
+
+
+async def depths(conn: Executor) -> list[Depth]:
+    """Count what is live."""
+    return [
+        Depth(row["queue"], row["state"], row["n"], max(row["oldest"], 0.0))
+        for row in await conn.fetch(_DEPTHS)
+    ]
