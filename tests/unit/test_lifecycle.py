@@ -337,6 +337,12 @@ def test_the_number_of_an_attempt_that_counted_as_no_failure_is_not_used_again(r
     assert again.claim.attempt == 4
 
 
+def test_p09_what_was_refused_was_an_attempt_too():
+    buried = after(running(), Refused("fatal", BOOM))
+
+    assert (buried.ended_at_attempt, revived(buried, None, 0.0).claim.attempt) == (1, 2)
+
+
 def test_u12_a_task_revived_at_another_step_enters_it_anew():
     buried = after(running(), Failed(BOOM), Failed(BOOM), Failed(BOOM))
 
@@ -396,6 +402,7 @@ def test_no_sequence_breaks_a_budget_a_fence_an_attempt_or_an_idempotency_key(po
         if task.state == "buried" and data.draw(st.booleans(), label="revive"):
             dead, task = task, revived(task, data.draw(st.none() | steps, label="at"), 0.0)
             is_the_same_visit_or_a_new_one(dead, task, anew=task.step != dead.step)
+            assert task.step != dead.step or task.claim.attempt > before.claim.attempt
             if task.step == dead.step:
                 assert task.claim.attempt == (dead.ended_at_attempt or 0) + 1
         if not task.live:
