@@ -24,6 +24,7 @@ from fleet.wire.channel import Channel
 from fleet.wire.messages import pack_claim
 from fleet.worker.main import Orders
 from supervisor.causes import RETIRED, Cause, cause_of, oom_kills
+from supervisor.lines import Kind
 from supervisor.spawning import Spawner, WorkerProcess
 
 State: TypeAlias = Literal["booting", "ready", "retiring", "dead"]
@@ -61,6 +62,7 @@ class Held:
 
     claim: Claim
     sent_at: float
+    kind: Kind
     cancelled_at: float | None = None
     ending: bool = False  # its process is being ended because of it
 
@@ -75,7 +77,8 @@ class Child:
         self.state: State = "booting"
         self.held: dict[TaskId, Held] = {}
         self.finished = 0
-        self.exclusive = False  # a suspect has it to itself
+        self.exclusive = False  # a suspect has it to itself, or will once it is idle
+        self.kept = False  # for a def step, once it is idle: it is given nothing else meanwhile
         self.started_at = self.retired_at = time.monotonic()
         self.booted = False
         self.intent: str | None = None
@@ -211,11 +214,17 @@ class Child:
         """Whether it may be given tasks."""
         return self.state == "ready" and not self.channel.congested
 
-    def run(self, claims: list[Claim]) -> None:
+    @property
+    def solo(self) -> bool:
+        """Whether a def step has the process to itself, as far as we know."""
+        first = next(iter(self.held.values()), None)
+        return first is not None and first.kind == "def"
+
+    def run(self, claims: list[Claim], kind: Kind) -> None:
         """Hand tasks over."""
         now = time.monotonic()
         for claim in claims:
-            self.held[claim.id] = Held(claim, now)
+            self.held[claim.id] = Held(claim, now, kind)
         self.channel.send("run", [pack_claim(claim) for claim in claims])
 
     def cancel(self, task: TaskId, held: Held) -> None:
@@ -227,6 +236,11 @@ class Child:
     def running(self) -> list[Running]:
         """Return the steps under way, by the board: true even if the process is stuck or dead."""
         return [r for r in self.board.running() if r.task_id in self.held]
+
+    def take_back(self, before: float) -> None:
+        """Ask for what was handed over before that moment and has not started."""
+        if late := self.unstarted(before):
+            self.channel.send("return", [claim.id for claim in late])
 
     def unstarted(self, before: float) -> list[Claim]:
         """Return what was handed over before that moment and has not started."""

@@ -1,7 +1,8 @@
 """The children of one pool: how many there should be, who gets what, and when one is started again.
 
-Restarts back off: 0.1 s after the first death in a row, doubling up to 30 s; a child that lived
-for a while starts the count anew. A pool whose children die again and again, or cannot load the
+Restarts back off: at once after the first death in a row, then 0.1 s, doubling up to 30 s (half a
+second for one that had booted); a step that ends, or a child that lived for a while, starts the
+count anew. A pool whose children die again and again, or cannot load the
 application, is *unhealthy*: it goes on trying, says why, and the other pools never notice.
 """
 
@@ -21,6 +22,7 @@ from supervisor.plan import Pool
 LONG_ENOUGH: Final[Seconds] = 10.0
 UNHEALTHY_AFTER: Final = 3
 LONGEST_PAUSE: Final[Seconds] = 30.0
+LONGEST_AFTER_BOOT: Final[Seconds] = 0.5
 
 
 @dataclass(slots=True)
@@ -59,8 +61,10 @@ class Crew:
         self.deaths += 1
         if self.deaths >= UNHEALTHY_AFTER or told:
             self.trouble = told or f"{self.deaths} workers died in a row"
-        # The first restart is at once: its tasks are to run again within a second.
-        return 0.0 if self.deaths == 1 else min(0.1 * 2.0 ** (self.deaths - 2), LONGEST_PAUSE)
+        # The first restart is at once: its tasks are to run again within a second. A step that
+        # ends its process is stopped by its own budget, and others wait behind it.
+        longest = LONGEST_AFTER_BOOT if child.booted else LONGEST_PAUSE
+        return 0.0 if self.deaths == 1 else min(0.1 * 2.0 ** min(self.deaths - 2, 20), longest)
 
     def recovered(self) -> None:
         """A step has ended well here: whatever was wrong is over."""
@@ -76,10 +80,11 @@ class Crew:
 
     def free(self, kind: Kind) -> int:
         """How many more tasks of a kind can start at once."""
-        ready = [c for c in self.children if c.takes_work]
+        ready = [c for c in self.children if c.takes_work and not c.exclusive]
         if kind == "def":
             return sum(1 for c in ready if not c.held)
-        return sum(max(0, c.orders.concurrency - len(c.held)) for c in ready if not c.exclusive)
+        open_ = [c for c in ready if not c.kept and not c.solo]
+        return sum(max(0, c.orders.concurrency - len(c.held)) for c in open_)
 
     @property
     def backlog(self) -> int:
@@ -89,6 +94,26 @@ class Crew:
     def holds(self, queue: str) -> int:
         """How many tasks of a queue are in its children's hands."""
         return sum(h.claim.queue == queue for c in self.children for h in c.held.values())
+
+    def busy_with(self, queue: str) -> int:
+        """How many children run, or are kept for, a def step; of this queue, as far as we know."""
+        return sum(
+            c.kept or (c.solo and next(iter(c.held.values())).claim.queue == queue)
+            for c in self.children
+        )
+
+    def keep_one(self) -> None:
+        """Have the least busy child become idle, for a def step: others would never let it."""
+        ready = [c for c in self.children if c.takes_work and not (c.exclusive or c.solo)]
+        if ready and not any(c.kept for c in ready):
+            least = min(ready, key=lambda c: len(c.held))
+            least.kept = True
+            least.take_back(time.monotonic())
+
+    def keep_none(self) -> None:
+        """Nobody has a def step to run: children that were kept for one are free again."""
+        for child in self.children:
+            child.kept = False
 
     def hand_out(self, claims: Iterable[Claim], kind: Kind) -> list[Claim]:
         """Give tasks to children; return those that nobody can take."""
@@ -100,6 +125,9 @@ class Crew:
                 shared.append(claim)
         self.serve_suspects()
         ready = [c for c in self.children if c.takes_work and not c.exclusive]
+        if kind == "async":
+            # Behind a def step it would wait for the whole of it.
+            ready = [c for c in ready if not c.kept and not c.solo]
         if not ready:
             return shared
         if kind == "def":
@@ -113,7 +141,8 @@ class Crew:
         for claim in claims:
             least = min(ready, key=lambda c: len(c.held) + len(batches[c]))
             batches[least].append(claim)
-        self._send(batches)
+            least.kept = False
+        self._send(batches, "def")
 
     def _evenly(self, claims: list[Claim], ready: list[Child]) -> None:
         """Fill the free slots first, then share what is ahead of them."""
@@ -126,20 +155,29 @@ class Crew:
         each = -(-len(waiting) // len(ready)) if waiting else 0
         for child in ready:
             batches[child] += [waiting.popleft() for _ in range(min(each, len(waiting)))]
-        self._send(batches)
+        self._send(batches, "async")
 
     def serve_suspects(self) -> None:
-        """Give each suspect an idle child of its own."""
+        """Give each suspect an idle child of its own; if there is none, have one become idle."""
+        for child in self.children:
+            if child.exclusive and not child.held:
+                child.exclusive = False
         while self.alone:
-            idle = next((c for c in self.children if c.takes_work and not c.held), None)
+            ready = [c for c in self.children if c.takes_work and not c.exclusive]
+            idle = next((c for c in ready if not c.held), None)
             if idle is None:
+                if ready and not any(c.exclusive for c in self.children):
+                    least = min(ready, key=lambda c: len(c.held))
+                    least.exclusive = True
+                    least.take_back(time.monotonic())
                 return
             claim = self.alone.popleft()
             idle.exclusive = True
-            idle.run([claim])
+            idle.kept = False
+            idle.run([claim], "async")
 
     @staticmethod
-    def _send(batches: dict[Child, list[Claim]]) -> None:
+    def _send(batches: dict[Child, list[Claim]], kind: Kind) -> None:
         for child, batch in batches.items():
             if batch:
-                child.run(batch)
+                child.run(batch, kind)

@@ -27,6 +27,7 @@ class Line:
     has_work: bool = True  # the last look found more than it could take, or nobody has looked yet
     back: bool = True  # the next look goes back a little: the last one was short, or it is woken
     errors: int = 0
+    took_at: float = 0.0
     held: int = 0  # tasks of this line that this host has claimed
     mark: Watermark = field(default_factory=Watermark)
     _ahead: int = 0

@@ -155,6 +155,8 @@ class Roster:
         # A drain may have begun while it was being started.
         if self.closed:
             child.kill("drain: it came too late")
+        elif child.orders.owner != self.owner:
+            child.kill("lease: it was started for a former owner")
         for extra in self._traffic.crews[child.pool].surplus:  # or the plan may have shrunk
             extra.retire()
 

@@ -78,8 +78,7 @@ class Watchdog:
             if (overdue or forced) and not held.ending:
                 held.ending = True
                 self._spawn(self._end(child, entry, step["timeout"], forced=forced))
-        if late := child.unstarted(now - UNSTARTED):
-            child.channel.send("return", [claim.id for claim in late])
+        child.take_back(now - UNSTARTED)
         self._recycle(child)
 
     def _recycle(self, child: Child) -> None:
