@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fleet.cli.checks import Check, Finding, Visit, ok
-from fleet.cli.common import duration, local
+from fleet.cli.common import duration
 from fleet.settings import RunSettings
 from fleet.store import health
 from fleet.store.overview import MANY_RELEASES
@@ -101,18 +101,10 @@ async def released(visit: Visit) -> list[Finding]:
 
 async def set_by_hand(visit: Visit) -> list[Finding]:
     """Somebody's override is easily forgotten."""
-    findings = []
-    for found in visit.seen.overrides:
-        what = ["paused"] if found.paused else []
-        what += [f"{key} = {value}" for key, value in found.settings.items()]
-        until = f" until {local(found.until)}" if found.until else ""
-        if what:
-            says = (
-                f"{found.queue}: {', '.join(what)}{until}, by {found.changed_by} at "
-                f"{local(found.changed_at)}"
-            )
-            findings.append(Finding("set-by-hand", "note", says, "is it still meant?"))
-    return findings or ok("set-by-hand", "no queue is paused or set by hand")
+    return [
+        Finding("set-by-hand", "note", f"{found.queue}: {found}", "is it still meant? fleet queue")
+        for found in visit.seen.overrides
+    ] or ok("set-by-hand", "no queue is paused or set by hand")
 
 
 async def drain(visit: Visit) -> list[Finding]:

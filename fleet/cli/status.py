@@ -126,7 +126,7 @@ def _as_dict(db: Database, seen: Overview) -> dict[str, Any]:
         "owners": [{**asdict(owner), "alive": owner.alive} for owner in seen.owners],
         "unserved": [queue.queue for queue in seen.unserved],
         "unknown": [asdict(unknown) for unknown in seen.unknown],
-        "overrides": [override._asdict() for override in seen.overrides],
+        "overrides": [asdict(override) for override in seen.overrides],
         "released": [released._asdict() for released in seen.released],
     }
 
@@ -295,17 +295,7 @@ def _released(seen: Overview) -> list[RenderableType]:
 
 
 def _set(seen: Overview) -> list[RenderableType]:
-    lines: list[RenderableType] = []
-    for override in seen.overrides:
-        said = ["paused"] if override.paused else []
-        said += [f"{key} = {value}" for key, value in override.settings.items()]
-        until = f", until {local(override.until)}" if override.until else ""
-        if said:
-            lines.append(
-                styled(
-                    f"Set by hand: {override.queue}: {', '.join(said)}{until} "
-                    f"(by {override.changed_by}, {local(override.changed_at)})",
-                    "magenta",
-                )
-            )
-    return lines
+    return [
+        styled(f"Set by hand: {override.queue}: {override}", "magenta")
+        for override in seen.overrides
+    ]

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from fleet.model import Failure, Seconds, TaskId
+from fleet.store.control import PAUSED, Override, overrides
 from fleet.store.executor import Executor
 from fleet.store.registry import LIVE_FOR
 from fleet.store.results import failure
@@ -52,14 +53,7 @@ select o.id, o.host, o.pid, o.state, o.lease, o.started_at, o.serves, o.workers:
 """
 
 # A role that may only look (fleet grant app) need not be able to read these.
-_MAY_READ_OVERRIDES: Final = "select has_table_privilege('fleet.queue', 'select') as may"
-_OVERRIDES: Final = """
-select q.name::text as queue, q.paused, q.settings::text as settings, q.until, q.changed_at,
-       q.changed_by
-  from fleet.queue q
- where q.until is null or q.until > fleet.now()
- order by q.name
-"""
+_MAY_READ: Final = "select has_table_privilege('fleet.override', 'select') as may"
 
 _RELEASED: Final = """
 select t.id as task_id, t.queue::text, t.job::text, t.step, t.releases
@@ -173,17 +167,6 @@ class Unknown:
     tasks: int = 0
 
 
-class Override(NamedTuple):
-    """A queue that is paused or set otherwise than its file says, until when, and by whom."""
-
-    queue: str
-    paused: bool
-    settings: dict[str, Any]
-    until: datetime | None
-    changed_at: datetime
-    changed_by: str
-
-
 class Released(NamedTuple):
     """A task that drains keep handing back."""
 
@@ -244,7 +227,7 @@ async def overview(executor: Executor) -> Overview:
         queues.setdefault(row["queue"], QueueStatus(row["queue"])).buried = row["n"]
     seen.unknown = [unknown[place] for place in sorted(unknown)]
     seen.owners = [_owner(row, held) for row in await executor.fetch(_OWNERS)]
-    seen.overrides = await overrides(executor)
+    seen.overrides = await _overrides(executor)
     if releases >= MANY_RELEASES:
         rows = await executor.fetch(_RELEASED, MANY_RELEASES, _SHOWN)
         seen.released = [Released(*row) for row in rows]
@@ -265,24 +248,13 @@ def _tell_queues(queues: dict[str, QueueStatus], seen: Overview) -> None:
             queues.setdefault(name, QueueStatus(name)).served = True
     for override in seen.overrides:
         found = queues.setdefault(override.queue, QueueStatus(override.queue))
-        found.paused = override.paused
+        found.paused |= override.key == PAUSED
 
 
-async def overrides(executor: Executor) -> list[Override]:
-    """Return what ``fleet queue`` has set and is in force; none for a role that may not see it."""
-    if not (await executor.fetch(_MAY_READ_OVERRIDES))[0]["may"]:
+async def _overrides(executor: Executor) -> list[Override]:
+    if not (await executor.fetch(_MAY_READ))[0]["may"]:
         return []
-    return [
-        Override(
-            row["queue"],
-            row["paused"],
-            orjson.loads(row["settings"]),
-            row["until"],
-            row["changed_at"],
-            row["changed_by"],
-        )
-        for row in await executor.fetch(_OVERRIDES)
-    ]
+    return await overrides(executor)
 
 
 async def rates(executor: Executor, over: Seconds = RATE_OVER) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fleet.store import beats
+from fleet.store import beats, control
 from fleet.store.registry import register
 from fleet.testing import drain
 
@@ -102,23 +102,18 @@ async def test_jobs_are_unknown_when_no_live_worker_has_them_any_more(fleet, app
 
 
 async def test_what_was_set_by_hand_is_shown_with_who_and_when(fleet, db):
-    await db.execute(
-        """
-        insert into fleet.override (queue, key, value, until, changed_by) values
-            ('billing', 'paused', 'true', fleet.now() + interval '1 hour', 'ada'),
-            ('images', 'limit', '3', null, 'grace'),
-            ('over', 'paused', 'true', fleet.now() - interval '1 s', 'nobody')
-        """
-    )
+    await control.pause(db, "billing", 3600, "ada")
+    await control.override(db, "images", {"limit": 3}, None, "grace")
+    await control.pause(db, "over", 0, "nobody")
 
     said = fleet("status").stdout
     told = {o["queue"]: o for o in fleet.json("status")["overrides"]}
 
-    assert re.search(r"billing: paused, until \S+ \S+ \(by ada, ", said)
+    assert re.search(r"billing: paused until \S+ \S+ \(by ada, ", said)
     assert re.search(r"images: limit = 3 \(by grace, ", said)
     assert re.search(r"^billing .*paused$", said, re.MULTILINE)
     assert told.keys() == {"billing", "images"}
-    assert told["images"]["settings"] == {"limit": 3}
+    assert (told["images"]["key"], told["images"]["value"]) == ("limit", 3)
 
 
 async def test_a_task_that_every_drain_hands_back_raises_an_alert(fleet, app, db):
