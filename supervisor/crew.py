@@ -102,13 +102,21 @@ class Crew:
             for c in self.children
         )
 
-    def keep_one(self) -> None:
-        """Have the least busy child become idle, for a def step: others would never let it."""
+    @property
+    def can_keep(self) -> Child | None:
+        """Who could become idle for a def step: one at a time, and never the last for others."""
         ready = [c for c in self.children if c.takes_work and not (c.exclusive or c.solo)]
-        if ready and not any(c.kept for c in ready):
-            least = min(ready, key=lambda c: len(c.held))
+        if any(c.kept for c in self.children) or len(ready) < min(2, len(self.children)):
+            return None
+        return min(ready, key=lambda c: len(c.held), default=None)
+
+    def keep_one(self) -> bool:
+        """Have the least busy child become idle, for a def step: others would never let it."""
+        least = self.can_keep
+        if least is not None:
             least.kept = True
             least.take_back(time.monotonic())
+        return least is not None
 
     def keep_none(self) -> None:
         """Nobody has a def step to run: children that were kept for one are free again."""

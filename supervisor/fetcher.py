@@ -18,7 +18,7 @@ from typing import Final
 
 from fleet.model import Claim, OwnerId, Seconds
 from fleet.store.beats import arm, disarm
-from fleet.store.claims import claim
+from fleet.store.claims import claim, peek
 from fleet.store.executor import Executor
 from supervisor.heap import NEVER, Heap
 from supervisor.lines import Line
@@ -46,6 +46,7 @@ class Fetcher:
         room: Callable[[Line], int],
         take: Callable[[Line, list[Claim]], None],
         starved: Callable[[Line], bool],
+        keep: Callable[[Line, bool], bool],
         on_doubt: Callable[[], None],
         strayed: Callable[[OwnerId, list[Claim]], None],
     ) -> None:
@@ -56,6 +57,7 @@ class Fetcher:
         self._room = room
         self._take = take
         self._starved = starved
+        self._keep = keep
         self._on_doubt = on_doubt
         self._strayed = strayed
         self._heap: Heap[Line] = Heap()
@@ -139,8 +141,12 @@ class Fetcher:
 
     async def _fetch(self, line: Line) -> None:
         wanted = min(self._room(line), self._batch)
-        if line.paused or not line.known or wanted <= 0:
+        if line.paused or not line.known:
             self._heap.set(line, NEVER)
+            return
+        if wanted <= 0:
+            self._heap.set(line, NEVER)
+            await self._make_room(line)
             return
         self._woken.discard(line)
         started = time.monotonic()
@@ -179,6 +185,21 @@ class Fetcher:
                 await self._idle(line)
         except Exception as error:
             self._failed(line, error)
+
+    async def _make_room(self, line: Line) -> None:
+        """Have a worker kept for a line that never finds one idle, if there is work in it."""
+        if not line.has_work or not self._keep(line, False):
+            return
+        now = time.monotonic()
+        spans = line.mark.spans(now, back=True)
+        try:
+            line.has_work = await peek(self._link, line.queue, line.known, spans)
+        except Exception as error:
+            self._failed(line, error)
+            return
+        line.mark.looked(spans, now, time.monotonic() - now)
+        if line.has_work:
+            self._keep(line, True)
 
     async def _idle(self, line: Line) -> None:
         """Arm, then look again a few times, then sleep until somebody says something."""

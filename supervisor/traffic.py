@@ -68,6 +68,7 @@ class Traffic:
             error_delay=error_delay,
             room=self._room,
             take=self._take,
+            keep=self._keep,
             starved=lambda line: not self.crews[line.pool].backlog,
             on_doubt=on_doubt,
             strayed=lambda owner, got: self.give_back(got, owner),
@@ -123,11 +124,21 @@ class Traffic:
             if line.kind == "async":
                 free = min(free, max(1, round(share * crew.slots)) - crew.holds(line.queue))
             else:
-                due = max(1, round(share * len(crew.children))) - crew.busy_with(line.queue)
-                if free <= 0 and due > 0 and line.has_work:
-                    crew.keep_one()
-                free = min(free, max(due, 1))
+                most = max(1, round(share * len(crew.children)))
+                free = min(free, max(1, most - crew.busy_with(line.queue)))
         return free + max(0, ahead - crew.backlog)
+
+    def _keep(self, line: Line, really: bool) -> bool:
+        """Keep a worker for a def line that finds none idle; or say whether one could be kept."""
+        crew = self.crews[line.pool]
+        lowest = self.balance == "strict" and any(
+            other.rank < line.rank and other.has_work and not other.paused
+            for other in self.fetcher.lines.values()
+            if other.pool == line.pool
+        )
+        if line.kind != "def" or lowest or crew.free("def") > 0 or not self._may_run():
+            return False
+        return crew.keep_one() if really else crew.can_keep is not None
 
     def _take(self, line: Line, got: list[Claim]) -> None:
         now = time.time() + self.clock_offset

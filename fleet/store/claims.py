@@ -102,6 +102,35 @@ async def claim(
     return sorted(map(Claim._make, rows), key=_by_place)
 
 
+_PEEK: Final = """
+select 1
+  from unnest($2::smallint[], $3::bigint[], $4::smallint[]) as span (rank, pos, below)
+ cross join lateral (
+       select from fleet.task w
+        where w.queue = $1::text and w.pos is not null
+          and (w.rank, w.pos) > (span.rank, span.pos) and w.rank < span.below
+          and w.state = 'ready' and (w.job || '/' || w.step) = any ($5::text[])
+        order by w.rank, w.pos
+        limit 1) c
+ limit 1
+"""
+
+
+async def peek(
+    conn: Executor, queue: str, known: Sequence[str], spans: Sequence[Span] = EVERYTHING
+) -> bool:
+    """Tell whether there is anything that ``claim`` would take."""
+    rows = await conn.fetch(
+        _PEEK,
+        queue,
+        [span.rank for span in spans],
+        [span.pos for span in spans],
+        [span.below for span in spans],
+        known,
+    )
+    return bool(rows)
+
+
 _HELD: Final = """
 select t.id, t.fence, t.queue::text, t.job::text, t.step, t.visit, t.input::text, t.priority,
        t.failures, t.crashes, t.losses, t.releases, t.prior, t.alone, t.key, t.trace,
