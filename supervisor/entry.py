@@ -93,7 +93,7 @@ async def _serve(told: Launch, settings: RunSettings, site: Site) -> None:
     http = settings.supervisor.http
     address = await probes.open(http) if http else None
     _listen_to_signals(told, supervisor)
-    supervisor.roster.on_learnt = lambda: _warn(supervisor)
+    supervisor.on_learnt = lambda: _warn(supervisor)
     beside = [asyncio.create_task(_tell(supervisor, address))]
     if os.getpid() == 1:
         beside.append(asyncio.create_task(adopt(supervisor)))

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from fleet.lifecycle import Released
@@ -56,6 +57,7 @@ class Supervisor:
         self._watch = Watch()
         self._tasks = Tasks(self._fail)
         self.failed = False
+        self.on_learnt: Callable[[], None] = lambda: None
         self._connect_parts()
 
     def _connect_parts(self) -> None:
@@ -77,6 +79,7 @@ class Supervisor:
             may_run=lambda: self.heart.time_left > 0,
         )
         self.roster = Roster(self.settings, self.site, self.traffic, self.writing, self._tasks)
+        self.roster.on_learnt = self._learnt
         self.control = Control(
             self.settings,
             self.roster,
@@ -145,6 +148,10 @@ class Supervisor:
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
+
+    def _learnt(self) -> None:
+        self.heart.hurry()  # others want to know which queues are served here
+        self.on_learnt()
 
     def _fail(self) -> None:
         self.failed = True
