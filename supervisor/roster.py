@@ -14,6 +14,7 @@ from fleet.config import mask
 from fleet.errors import ConfigError
 from fleet.lifecycle import Crashed
 from fleet.model import OwnerId, Seconds, TaskId
+from fleet.policy import Settings
 from fleet.settings import RunSettings
 from fleet.store import registry
 from fleet.worker.main import Orders
@@ -170,7 +171,7 @@ class Roster:
             concurrency=crew.pool.concurrency,
             database_url=self.site.url,
             lease=self.settings.supervisor.lease,
-            queues={q.name: q.policy for q in self.settings.queues},
+            queues={q.name: q.policy for q in self.settings.queues if q.policy != Settings()},
         )
 
     # ── what children say ───────────────────────────────────────────────────────────────────────

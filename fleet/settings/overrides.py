@@ -22,7 +22,8 @@ def read_override(queue: str, key: str, value: object) -> object:
     if key not in SCHEMA["queues"]:
         raise unknown(f"queues.{queue}", key, value, LIVE)
     if key not in LIVE:
-        hint = f"cannot be changed live: set it in fleet.toml. What can is {', '.join(LIVE)}"
+        yet = " yet" if key in ("limit", "rate") else ""
+        hint = f"cannot be changed live{yet}: set it in fleet.toml. What can is {', '.join(LIVE)}"
         raise ConfigError(f"queues.{queue}.{key}", value, hint)
     kind = SCHEMA["queues"][key]
     if isinstance(value, str):

@@ -125,7 +125,7 @@ class Fleet:
         for process in psutil.process_iter():
             with contextlib.suppress(ProcessLookupError, psutil.Error):
                 if os.getsid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found[process.pid] = " ".join(process.cmdline())
+                    found[process.pid] = " ".join(process.cmdline()).strip()
         return found
 
     def worker_pids(self, pool: str = "") -> list[int]:

@@ -125,7 +125,8 @@ create trigger note after update on fleet.task
     for each statement execute function public.note();
 """
 MANY = """
-select count(fleet.enqueue('noop', to_jsonb(n), queue => 'default')) from generate_series(1, 20000) n
+select count(fleet.enqueue('noop', to_jsonb(n), queue => 'default'))
+  from generate_series(1, 20000) n
 """
 
 
@@ -147,8 +148,7 @@ async def test_nothing_is_claimed_after_sigterm(dsn, db):
         done = await db.fetchval("select count(*) from fleet.archive")
         assert left > 0, "it drained before the work was done"
         assert left + done == 20_000
-        assert last - sent < 1.0
-        print(f"the last claim came {1000 * (last - sent):.1f} ms after SIGTERM")
+        assert last - sent < 1.0  # measured: 0 to 26 ms, the claim that was under way
 
 
 # ── by NOTIFY ────────────────────────────────────────────────────────────────────────────────────
