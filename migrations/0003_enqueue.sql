@@ -3,8 +3,9 @@
 --
 -- The functions that check say what is wrong; entering one takes 5 µs, since each sets its search_path.
 -- So those who enqueue ask one cheap question first, and call them only where its answer is not a plain
--- yes; and they look whether anybody is armed before they call fleet.wake (one task, in the server:
--- 57 instead of 77 µs; with the round trip and the commit, the fastest tenth: 215 instead of 250 µs).
+-- yes; and they look whether anybody is armed before they call fleet.wake. Measured with
+-- enqueue_one on PostgreSQL 18, no wait for the disk, two CPUs that others used too: in the server 54 to
+-- 64 instead of 75 to 81 µs; a round trip, fastest tenth, mostly 211 to 226 instead of 241 to 261 µs.
 
 -- Refuse what a task's row must not say. One place, for SQL and Python alike.
 create function fleet.check_options(
