@@ -21,6 +21,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from typing import Any, Final, TypeVar
 
 import setproctitle
@@ -37,7 +38,7 @@ from fleet.wire.board import Board
 from fleet.wire.channel import Channel
 from fleet.wire.messages import pack_outcome, unpack_claim
 from fleet.worker import logs
-from fleet.worker.execute import event_of, failure, find_step
+from fleet.worker.execute import MAX_MESSAGE, clean, event_of, failure, find_step
 from fleet.worker.lifeline import tie
 from fleet.worker.lifespan import lifespan
 from fleet.worker.load import abilities, load
@@ -81,8 +82,18 @@ async def main(sock: socket.socket, lifeline: Any, board: Any, orders: Orders) -
     tie(lifeline.detach())
     fd = board.detach()
     worker = Worker(orders, Board(fd, orders.concurrency))
+    Board.seal(fd)
     os.close(fd)
+    _let_go_of_the_fork_server()
     await worker.serve(sock)
+
+
+def _let_go_of_the_fork_server() -> None:
+    """Close the pipe by which it sees who lives: a byte that a step writes into it ends it."""
+    server: Any = forkserver._forkserver
+    fd, server._forkserver_alive_fd = server._forkserver_alive_fd, None
+    if fd is not None:
+        os.close(fd)
 
 
 class Worker:
@@ -277,7 +288,7 @@ class Worker:
             self.outbox = []
 
     def _on_progress(self, claim: Claim, fraction: float, message: str) -> None:
-        note = (claim.id, claim.fence, fraction, message)
+        note = (claim.id, claim.fence, fraction, clean(message)[:MAX_MESSAGE])
         self.loop.call_soon_threadsafe(self._note, note)
 
     def _note(self, note: tuple[int, int, float, str]) -> None:

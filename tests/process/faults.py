@@ -195,8 +195,8 @@ async def garbage(ctx: Context) -> None:
 
 
 @app.job("progress")
-async def progress(ctx: Context, message: str) -> str:
-    ctx.progress(0.5, message)
+async def progress(ctx: Context, kind: str) -> str:
+    ctx.progress(0.5, {"nul": "a" + chr(0), "surrogate": chr(0xD800), "plain": "half"}[kind])
     await asyncio.sleep(0.3)
     return "reported"
 
