@@ -61,19 +61,6 @@ create table fleet.override (
     primary key (queue, key)
 );
 
--- The same, a row a queue, as it is in force now; who and when are the last one's.
-create view fleet.queue as
-    select o.queue as name,
-           bool_or(o.key = 'paused') as paused,
-           coalesce(jsonb_object_agg(o.key, o.value) filter (where o.key <> 'paused'), '{}')
-               as settings,
-           min(o.until) as until,
-           max(o.changed_at) as changed_at,
-           (array_agg(o.changed_by order by o.changed_at desc))[1] as changed_by
-      from fleet.override o
-     where o.until is null or o.until > fleet.now()
-     group by o.queue;
-
 -- The beat: one statement a host. It renews the lease first, so that nothing that follows can cost it;
 -- what follows gives up on locks quickly and comes again with the next beat. Null: this owner has been
 -- taken over and must stop.
@@ -134,9 +121,11 @@ begin
                       where not exists (select from fleet.shutdown_ack a
                                          where a.shutdown = s.id and a.owner = the_owner
                                            and a.state = 'down')),
-        'queues', (select coalesce(jsonb_object_agg(q.name, jsonb_build_object(
-                              'paused', q.paused, 'settings', q.settings)), '{}')
-                     from fleet.queue q));
+        'queues', (select coalesce(jsonb_object_agg(q.queue, q.said), '{}')
+                     from (select o.queue, jsonb_object_agg(o.key, o.value) as said
+                             from fleet.override o
+                            where o.until is null or o.until > fleet.now()
+                            group by o.queue) q));
 end
 $$;
 

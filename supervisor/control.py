@@ -20,6 +20,7 @@ from fleet.settings import RunSettings
 from fleet.settings.overrides import overridden
 from fleet.store import beats, control
 from fleet.store.beats import Told
+from fleet.store.control import PAUSED
 from supervisor import drain
 from supervisor.child import Child
 from supervisor.link import Disconnected, Link
@@ -58,8 +59,9 @@ class Control:
 
     async def hear(self, told: Told) -> None:
         """Act on the news of a beat."""
-        self._pause({name for name, said in told.queues.items() if said["paused"]})
-        wanted = {n: said["settings"] for n, said in told.queues.items() if said["settings"]}
+        self._pause({queue for queue, said in told.queues.items() if said.get(PAUSED)})
+        settings = {q: {k: v for k, v in s.items() if k != PAUSED} for q, s in told.queues.items()}
+        wanted = {queue: said for queue, said in settings.items() if said}
         if wanted != self._overrides:
             self._overrides = wanted
             self._apply()

@@ -125,7 +125,7 @@ def _listen_to_signals(told: Launch, supervisor: Supervisor) -> None:
 
 
 def _stop(supervisor: Supervisor, number: signal.Signals) -> None:
-    again = supervisor.state != "running"
+    again = supervisor.stopping
     _log.info("%s: %s", number.name, "ending now" if again else "draining; once more ends it now")
     supervisor.stop()
 
@@ -133,13 +133,14 @@ def _stop(supervisor: Supervisor, number: signal.Signals) -> None:
 def _reload(told: Launch, supervisor: Supervisor) -> None:
     before = supervisor.settings
     try:
-        _, settings = told.read()
+        found, settings = told.read()
         supervisor.reload(settings)
     except FleetError as error:
         _log.error("the configuration is not reloaded, the old one stays: %s", error)
         return
     _log.info("the configuration is reloaded")
-    for key in _needs_restart(before, settings):
+    app = [] if (told.app or found.app) == supervisor.site.app else ["app"]
+    for key in app + _needs_restart(before, settings):
         _log.warning("%s has changed, which takes effect at the next start", key)
 
 

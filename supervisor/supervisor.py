@@ -143,6 +143,11 @@ class Supervisor:
 
     # ── stop ────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stop.is_set()
+
     def stop(self) -> None:
         """Drain and end; the second time, end now."""
         if self._stop.is_set():
