@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -48,6 +49,7 @@ class Heart:
         self._hurry = asyncio.Event()
         self._said: list[Any] | None = None
         self._expired = False
+        self._expected = math.inf
         self.owner = OwnerId(0)
         self.renewed_at = time.monotonic()
 
@@ -64,6 +66,13 @@ class Heart:
     def hurry(self) -> None:
         """Beat now: there is news."""
         self._hurry.set()
+
+    def expect(self, delay: Seconds) -> None:
+        """Beat again then: this host has just written a task that will be due."""
+        at = time.monotonic() + delay
+        if delay < self._every and at < self._expected:
+            self._expected = at
+            asyncio.get_running_loop().call_later(delay, self._hurry.set)
 
     @property
     def time_left(self) -> Seconds:
@@ -93,6 +102,8 @@ class Heart:
     async def _beat(self) -> Seconds:
         """Beat once; return when to beat again."""
         sent = time.monotonic()
+        if self._expected <= sent:
+            self._expected = math.inf
         state, workers, queues = self._describe()
         try:
             told = await beat(

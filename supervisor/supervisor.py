@@ -53,6 +53,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._doubt = False
+        self._connects = 0  # again
         self._tidying: asyncio.Task[Any] | None = None
         self._watch = Watch()
         self._tasks = Tasks(self._fail)
@@ -98,6 +99,7 @@ class Supervisor:
             on_expired=self._lease_expired,
             on_taken=self._taken_over,
         )
+        self.traffic.on_deferred = self.heart.expect
         self.listener = Listener(self.listening, self._news, self._after_gap)
         self.watchdog = Watchdog(
             self.roster.children,
@@ -232,6 +234,12 @@ class Supervisor:
             self.state = "running"
             self.roster.open()
             self.started.set()
+        links = (self.claiming, self.writing, self.beating)
+        connects = sum(max(0, link.connects - 1) for link in links)
+        if connects != self._connects:
+            # What was claimed, or written, and not confirmed may be so or not; a server that
+            # crashed may even have forgotten what it had confirmed (synchronous_commit = off).
+            self._connects, self._doubt = connects, True
         silent = self._watch.silent(told.owners, time.monotonic(), self.beating.connects)
         if (silent or self._doubt) and (self._tidying is None or self._tidying.done()):
             # Aside: whoever has locked the tasks must not keep us from the next beat.

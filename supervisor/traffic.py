@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from fleet.lifecycle import Event, Transition, decide
+from fleet.lifecycle import Event, PutBack, Transition, decide
 from fleet.model import Claim, OwnerId, Seconds, TaskId
 from fleet.store import beats, claims
 from fleet.store.failures import is_passing
@@ -50,6 +50,7 @@ class Traffic:
         self.crews: dict[str, Crew] = {}
         self.abilities = abilities
         self.draining = False
+        self.on_deferred: Callable[[Seconds], None] = lambda _: None
         self.paused: set[str] = set()
         self.outcomes: Counter[tuple[str, str]] = Counter()  # (queue, what became of it)
         self.steps, self.waits = Tally(), Tally()
@@ -189,6 +190,8 @@ class Traffic:
         """An outcome is in the database: go on with the next step, if there is one."""
         transition = written.outcome.transition
         self.outcomes[written.outcome.claim.queue, _word(transition)] += 1
+        if isinstance(transition, PutBack) and transition.delay is not None:
+            self.on_deferred(transition.delay)
         claim = written.onward
         if claim is None:
             return

@@ -29,7 +29,7 @@ error_delay = "0.2s"
 
 APP = '''
 import asyncio, ctypes, json, os, re, resource, signal, subprocess, sys, time
-from fleet import Context, Fleet, Job, Retry
+from fleet import Context, Fleet, Job, Retry, To
 
 app = Fleet()
 ONCE = Retry(max_attempts=1)
@@ -63,6 +63,13 @@ def work(ctx: Context, seconds: float) -> None:
     note(ctx, "start")
     time.sleep(seconds)
     note(ctx, "end")
+
+
+@app.job("snooze")
+async def snooze(ctx: Context, seconds: float) -> object:
+    first = not os.path.exists(f"{os.environ['LEDGER']}.{ctx.task_id}")
+    open(f"{os.environ['LEDGER']}.{ctx.task_id}", "w").close()
+    return To.snooze(seconds) if first else None
 
 
 @app.job("quick")
