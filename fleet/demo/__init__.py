@@ -1,1 +1,1 @@
-"""The example that ``fleet demo`` runs: ``shop`` is the application, ``play`` the story."""
+"""What ``fleet demo`` runs: ``shop`` is the application, ``play`` is what happens to it."""

@@ -1,212 +1,257 @@
 """What happens to the shop while one watches.
 
-prepare   the schema, the ledger, the registry
-act       enqueue what will go well, fail, wait, be buried and come back; orders keep coming in
-work      run what is ready (in this process, for now)
-watch     tell what the database says has happened: it does not matter who runs the tasks
+prepare   the schema and the ledger
+act       orders keep coming in: receipts, payments that fail at first, pictures, reviews for later,
+          feeds that crash their worker, one of them for ever
+watch     tell what the database says has happened
+end       let what is left finish, drain the host, and count
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from statistics import median
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import asyncpg
 
 from fleet.demo import shop
+from fleet.demo.host import Host, Record, running
 from fleet.model import Seconds, TaskId
-from fleet.store import registry, tasks
-from fleet.store.claims import next_due
 from fleet.store.journal import Entry, journal
 from fleet.store.migrations import migrate
-from fleet.testing import drain
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-# (task, or None for the narrator; what happened; its style)
-Tell: TypeAlias = Callable[[TaskId | None, str, str], None]
+Tell: TypeAlias = Callable[[str, str], None]  # what happened, and its style
 
-_LOOK: Final[Seconds] = 0.05
-_PACE: Final[Seconds] = 0.1  # between two orders of the stream
-_WELCOME: Final = """select fleet.enqueue('welcome-email', '{"name": "Ada"}')"""
-BOOKED: Final = [1999, 4200]  # what the ledger must say at the end, in cents
-_FIXED: Final = '{"order_id": 42, "cents": 1999, "card": "valid"}'
-_MARKS: Final = {
-    "next": ("→", "green"),
-    "succeeded": ("✓", "bold green"),
-    "fatal": ("✝", "bold red"),
-    "exhausted": ("✝", "bold red"),
-}
+_LOOK: Final[Seconds] = 0.25
+_PACE: Final[Seconds] = 0.04  # between two orders
+_LAST: Final[Seconds] = 20.0  # for what is left when the time is up
+_WINDOW: Final = timedelta(seconds=5)  # a row may be committed a little after its time
+_REVIEW_AFTER: Final[Seconds] = 2.0
+
+_LEFT: Final = "select count(*) from fleet.task"
+_LEDGER: Final = "select count(*) as n, count(distinct order_id) as orders from shop.ledger"
+_CLEAR: Final = "truncate shop.ledger"
 
 
 @dataclass(slots=True)
 class Summary:
-    """How it went."""
+    """How it went, so far and at the end."""
 
-    succeeded: int = 0
+    enqueued: int = 0
+    ran: int = 0
     attempts: int = 0
     failures: int = 0
-    recovered: set[TaskId] = field(default_factory=set)
-    buried: set[TaskId] = field(default_factory=set)
-    revived: set[TaskId] = field(default_factory=set)
-    ledger: list[int] = field(default_factory=list)
-    latencies: list[Seconds] = field(default_factory=list)
+    crashes: int = 0
+    recovered: int = 0
+    buried: dict[TaskId, str] = field(default_factory=dict)
+    left: int = 0
     took: Seconds = 0.0
+    waits: list[Seconds] = field(default_factory=list)
+    restarts: Counter[str] = field(default_factory=Counter)
+    booked: int = 0
+    paid: int = 0
+    exit_code: int = 0
 
-    @property
-    def latency(self) -> Seconds:
-        """From enqueue to end: the median of the tasks that nothing went wrong with."""
-        return median(self.latencies) if self.latencies else 0.0
+    def wait(self, share: float) -> Seconds:
+        """Return a quantile of the time from enqueue to the first start."""
+        ordered = sorted(self.waits) or [0.0]
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 class Play:
     """One performance, on the database at ``url``."""
 
-    def __init__(self, url: str, seconds: Seconds, tell: Tell) -> None:
+    def __init__(self, url: str, folder: Path, seconds: Seconds, tell: Tell) -> None:
         self._url = url
+        self._folder = folder
         self._seconds = seconds
         self._tell = tell
-        self._live: set[TaskId] = set()
-        self._named: set[TaskId] = set()  # those whose story is told
-        self._failed: set[TaskId] = set()
-        self._to_revive: asyncio.Queue[TaskId] = asyncio.Queue()
-        self._acted = False
-        self._seen: set[tuple[TaskId, int]] = set()
-        self._summary = Summary()
+        self._host: Host | None = None
+        self._seen: dict[tuple[TaskId, int], datetime] = {}
+        self._began: dict[TaskId, datetime] = {}  # when each was first started
+        self._hurt: set[TaskId] = set()  # those that have failed or crashed
+        self._interrupted = asyncio.Event()
+        self.summary = Summary()
+        self.stage = "starting"
+        self._ends_at = 0.0
+
+    @property
+    def to_go(self) -> Seconds:
+        """For how long orders still come in."""
+        return max(self._ends_at - asyncio.get_running_loop().time(), 0.0)
+
+    def interrupt(self) -> None:
+        """Drain now; the second time, end now."""
+        self._interrupted.set()
+        if self.stage == "draining" and self._host is not None:
+            self._host.stop()
 
     async def run(self) -> Summary:
-        """Play it to the end, when every task has ended well."""
+        """Play it to the end."""
         conn = await asyncpg.connect(self._url)
         try:
-            shop.app.database_url = self._url
-            await self._prepare(conn)
-            since: datetime = await conn.fetchval("select fleet.now()")
-            began = asyncio.get_running_loop().time()
-            async with shop.app, asyncio.TaskGroup() as group:
-                working = group.create_task(self._work())
-                reviving = group.create_task(self._revive())
-                acting = group.create_task(self._act())
-                await self._watch(conn, since)
-                await acting
-                working.cancel()
-                reviving.cancel()
-            self._summary.took = asyncio.get_running_loop().time() - began
-            self._summary.ledger = [
-                row["cents"] for row in await conn.fetch("select cents from shop.ledger order by 1")
-            ]
+            since = await self._prepare(conn)
+            async with running(self._folder, self._url, self._heard) as self._host:
+                shop.app.database_url = self._url
+                async with shop.app, asyncio.TaskGroup() as group:
+                    watching = group.create_task(self._watch(conn, since))
+                    await self._act()
+                    await self._finish(conn)
+                    watching.cancel()
+            await self._look(conn, since)
+            await self._count(conn)
         finally:
             await conn.close()
-        return self._summary
+        return self.summary
 
-    async def _prepare(self, conn: Connection) -> None:
+    async def _prepare(self, conn: Connection) -> datetime:
         async for _ in migrate(conn):
             pass
         await conn.execute(shop.LEDGER)
-        await conn.execute("truncate shop.ledger")
-        await registry.register(conn, shop.app)
+        await conn.execute(_CLEAR)
+        since: datetime = await conn.fetchval("select fleet.now()")
+        return since
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────
 
     async def _act(self) -> None:
+        self.stage = "running"
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._seconds
-        await self._open_the_shop()
-        number = 100
-        while loop.time() < end:
-            order = shop.Order(number, outages=1 if number % 7 == 0 else 0)
-            self._live.add((await shop.receipts.enqueue(order)).id)
+        began = loop.time()
+        self._ends_at = began + self._seconds
+        await self._enqueue_feeds()
+        number = 1
+        while self.to_go > 0 and not self._interrupted.is_set():
+            await self._order(number)
             number += 1
-            await asyncio.sleep(_PACE)
-        self._acted = True
+            await self._pause(_PACE)
+        self.summary.took = loop.time() - began
 
-    async def _open_the_shop(self) -> None:
-        receipt = await shop.receipts.enqueue(shop.Order(42, outages=2))
-        self._cast(receipt.id, "enqueued: a receipt in two steps; the PDF service is down twice")
-        for address in ("1 Old Street", "2 New Street"):
-            change = await shop.change_address.enqueue(shop.Change(7, address), key="customer-7")
-            self._cast(change.id, "enqueued with the key customer-7: one after another")
-        conn = await asyncpg.connect(self._url)
+    async def _enqueue_feeds(self) -> None:
+        poison = await shop.parse.enqueue(shop.Feed("crashes-for-ever", crashes=99))
+        once = await shop.parse.enqueue(shop.Feed("crashes-once", crashes=1))
+        self.summary.enqueued += 2
+        self._tell(f"task {poison.id}: a feed whose parser kills its process, every time", "cyan")
+        self._tell(f"task {once.id}: a feed whose parser kills its process, once", "cyan")
+        self._tell(f"and orders keep coming in, {1 / _PACE:.0f} a second", "dim")
+
+    async def _order(self, number: int) -> None:
+        await shop.receipts.enqueue(shop.Order(number))
+        self.summary.enqueued += 1
+        if number % 4 == 0:
+            await shop.payments.enqueue(shop.Payment(number, 1999, flaky=number % 8 == 0))
+            self.summary.enqueued += 1
+        if number % 5 == 0:
+            await shop.resize.enqueue(shop.Image(number))
+            self.summary.enqueued += 1
+        if number % 10 == 0:
+            await shop.ask.enqueue(shop.Order(number), delay=_REVIEW_AFTER)
+            self.summary.enqueued += 1
+        if number % 100 == 0:
+            await shop.parse.enqueue(shop.Feed(f"supplier-{number}", crashes=1))
+            self.summary.enqueued += 1
+
+    async def _pause(self, seconds: Seconds) -> None:
         try:
-            self._cast(await conn.fetchval(_WELCOME), f"enqueued in SQL: {_WELCOME}")
-        finally:
-            await conn.close()
-        payment = await shop.payments.enqueue(shop.Payment(43, 4200, card="flaky"))
-        self._cast(payment.id, "enqueued: books into a ledger; fails once after the insert")
-        payment = await shop.payments.enqueue(shop.Payment(42, 1999, card="expired"))
-        self._cast(payment.id, "enqueued: an expired card, which no retry can help")
-        if self._seconds:
-            self._tell(None, "and orders keep coming in, ten a second", "dim")
+            async with asyncio.timeout(seconds):
+                await self._interrupted.wait()
+        except TimeoutError:
+            pass
 
-    def _cast(self, task_id: TaskId, about: str) -> None:
-        self._live.add(task_id)
-        self._named.add(task_id)
-        self._tell(task_id, about, "cyan")
-
-    async def _revive(self) -> None:
-        conn = await asyncpg.connect(self._url)
+    async def _finish(self, conn: Connection) -> None:
+        assert self._host is not None
+        loop = asyncio.get_running_loop()
+        if not self._interrupted.is_set():
+            self.stage = "finishing"
+            self._tell("no more orders: what is left ends", "dim")
+        deadline = loop.time() + _LAST
+        # A connection of its own: the other one watches.
+        watcher = await asyncpg.connect(self._url)
         try:
-            while True:
-                task_id = await self._to_revive.get()
-                await tasks.revive(conn, task_id, new_input=_FIXED)
-                self._summary.revived.add(task_id)
-                self._tell(task_id, f"fleet task revive {task_id} --input '{_FIXED}'", "cyan")
+            while not self._interrupted.is_set() and loop.time() < deadline:
+                if not await watcher.fetchval(_LEFT):
+                    break
+                await self._pause(_LOOK)
         finally:
-            await conn.close()
-
-    async def _work(self) -> None:
-        conn = await asyncpg.connect(self._url)
-        try:
-            while True:
-                await drain(shop.app)
-                due = await next_due(conn)
-                await asyncio.sleep(min(_LOOK if due is None else max(due, 0.0), _LOOK))
-        finally:
-            await conn.close()
+            await watcher.close()
+        self.stage = "draining"
+        self._tell("draining: no more claims, what runs ends", "dim")
+        self.summary.restarts = await self._host.restarts()
+        self._host.stop()
+        self.summary.exit_code = await self._host.stopped()
+        self.stage = "ended"
 
     # ── what is seen of it ──────────────────────────────────────────────────────────────────────
 
+    def _heard(self, record: Record) -> None:
+        if record.get("level") in ("warning", "error") and "drain waits" not in str(record):
+            message = record.get("message") or record.get("msg") or ""
+            self._tell(f"fleet run: {str(message).splitlines()[0]}", "yellow")
+
     async def _watch(self, conn: Connection, since: datetime) -> None:
-        while self._live or not self._acted:
-            for entry in await journal(conn, since):
-                if (entry.task_id, entry.fence) not in self._seen:
-                    self._seen.add((entry.task_id, entry.fence))
-                    self._take_note(entry)
+        while True:
+            await self._look(conn, since)
             await asyncio.sleep(_LOOK)
 
+    async def _look(self, conn: Connection, since: datetime) -> None:
+        newest = max(self._seen.values(), default=since)
+        for entry in await journal(conn, max(since, newest - _WINDOW)):
+            if (entry.task_id, entry.fence) not in self._seen:
+                self._seen[entry.task_id, entry.fence] = entry.at
+                self._take_note(entry)
+        self._forget(newest - 2 * _WINDOW)
+
+    def _forget(self, before: datetime) -> None:
+        for place in [place for place, at in self._seen.items() if at < before]:
+            del self._seen[place]
+
     def _take_note(self, entry: Entry) -> None:
-        summary = self._summary
+        summary, task = self.summary, entry.task_id
         summary.attempts += 1
-        if entry.outcome == "succeeded":
-            summary.succeeded += 1
-            self._live.discard(entry.task_id)
-            if entry.task_id in self._failed:
-                summary.recovered.add(entry.task_id)
-            elif entry.enqueued_at is not None:
-                summary.latencies.append((entry.at - entry.enqueued_at).total_seconds())
+        if entry.started_at is not None:
+            self._began.setdefault(task, entry.started_at)
+        crashed = entry.outcome in ("crashed", "poison")
+        if crashed:
+            summary.crashes += 1
+            self._tell(f"task {task}: {_told(entry)}", "red")
         elif entry.error is not None:
             summary.failures += 1
-            self._failed.add(entry.task_id)
-        if entry.final and entry.outcome != "succeeded":
-            summary.buried.add(entry.task_id)
-            self._to_revive.put_nowait(entry.task_id)
-        if entry.task_id in self._named:
-            self._tell(entry.task_id, *_line(entry))
+            if summary.failures <= 2:
+                self._tell(f"task {task}: {_told(entry)}; it is tried again", "red")
+        if entry.error is not None:
+            self._hurt.add(task)
+        if entry.final:
+            self._ended(entry)
+
+    def _ended(self, entry: Entry) -> None:
+        summary, task = self.summary, entry.task_id
+        if entry.outcome == "succeeded":
+            summary.ran += 1
+            summary.paid += entry.job == shop.payments.name
+            if task in self._hurt:
+                summary.recovered += 1
+                if entry.job == shop.parse.name:
+                    self._tell(f"task {task}: {entry.job} #{entry.attempt} got through", "green")
+        elif entry.outcome != "cancelled":
+            summary.buried[task] = entry.outcome
+            self._tell(f"task {task}: buried as {entry.outcome}, with its story", "bold red")
+        began = self._began.pop(task, None)
+        if began is not None and entry.enqueued_at is not None and entry.job != shop.ask.name:
+            summary.waits.append(max((began - entry.enqueued_at).total_seconds(), 0.0))
+
+    async def _count(self, conn: Connection) -> None:
+        self.summary.left = await conn.fetchval(_LEFT)
+        ledger = await conn.fetchrow(_LEDGER)
+        assert ledger is not None
+        self.summary.booked = ledger["n"] if ledger["n"] == ledger["orders"] else -1
 
 
-def _line(entry: Entry) -> tuple[str, str]:
-    mark, style = _MARKS.get(entry.outcome, ("✗", "red"))
-    started = entry.started_at or entry.at
-    took = (entry.at - started).total_seconds() * 1000
-    outcome = f"buried: {entry.outcome}" if mark == "✝" else entry.outcome
-    told = f"{mark} {entry.job}.{entry.step} #{entry.attempt} {outcome} ({took:.0f} ms)"
-    if entry.error is not None:
-        told += f"  {entry.error.type.rpartition('.')[2]}: {entry.error.message}"
-    return told, style
-
-
-def clock() -> str:
-    """Return the time as it stands before each line."""
-    return datetime.now(UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+def _told(entry: Entry) -> str:
+    message = entry.error.message if entry.error else ""
+    return f"{entry.job}.{entry.step} #{entry.attempt} {entry.outcome}: {message}"

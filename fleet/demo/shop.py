@@ -1,14 +1,18 @@
 """A small shop: what an application that uses Fleet looks like.
 
-Every trouble in it is asked for by the input, so that the demo can show what becomes of it.
+Five jobs. Every trouble in them is asked for by the input, so that the demo can show what becomes
+of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+import signal
 from dataclasses import dataclass
 
-from fleet import Context, Fatal, Fleet, Job, Retry
+from fleet import Context, Fleet, Job, Retry
 
 app = Fleet(name="shop")
 
@@ -22,12 +26,18 @@ create table if not exists shop.ledger (
 """
 
 
+class ServiceDown(Exception):
+    """A service that the shop needs has answered 503."""
+
+
+# ── two steps ────────────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass
 class Order:
     """What was bought."""
 
     order_id: int
-    outages: int = 0  # how often the PDF service is down when this order asks for it
 
 
 @dataclass
@@ -37,77 +47,95 @@ class Receipt:
     key: str
 
 
-@dataclass
-class Payment:
-    """What is owed, and with which card it is paid."""
-
-    order_id: int
-    cents: int
-    card: str = "valid"
-
-
-@dataclass
-class Change:
-    """A customer's new address."""
-
-    customer: int
-    address: str
-
-
-class ServiceDown(Exception):
-    """A service that the shop needs has answered 503."""
-
-
-# Two steps. The first retries on its own; the second gets what the first returned.
+# The second step gets what the first returned; each is retried and recorded on its own.
 receipts: Job[Order, str] = app.job("order-receipt", queue="billing")
 
 
-@receipts.step(retry=Retry(max_attempts=5, initial=0.4, coefficient=2.0, jitter=0.0), timeout=30)
+@receipts.step(retry=Retry(max_attempts=5, initial=0.4), timeout=10)
 async def render(ctx: Context, order: Order) -> Receipt:
     """Make the PDF."""
-    if ctx.attempt <= order.outages:
-        raise ServiceDown("the PDF service answered 503")
+    await asyncio.sleep(0.02)
     return Receipt(key=f"receipts/{order.order_id}.pdf")
 
 
-@receipts.step
+@receipts.step(timeout=10)
 async def email(ctx: Context, receipt: Receipt) -> str:
     """Send it."""
     await asyncio.sleep(0.01)
     return f"sent {receipt.key}"
 
 
+# ── one that fails and recovers, and books exactly once ──────────────────────────────────────────
+
+
+@dataclass
+class Payment:
+    """What is owed."""
+
+    order_id: int
+    cents: int
+    flaky: bool = False
+
+
 # A step in a transaction: its own writes and its outcome commit together, or neither does.
 payments: Job[Payment, int] = app.job("take-payment", queue="billing")
 
 
-@payments.step(retry=Retry(max_attempts=3, initial=0.3, jitter=0.0))
-async def charge(ctx: Context, payment: Payment) -> Payment:
-    """Charge the card, with a key by which the bank knows a repeat."""
-    if payment.card == "expired":
-        raise Fatal("the card has expired; no retry will change that")
-    return payment
-
-
-@payments.step(transactional=True, retry=Retry(max_attempts=3, initial=0.3, jitter=0.0))
+@payments.step(transactional=True, retry=Retry(max_attempts=4, initial=0.3), timeout=10)
 async def book(ctx: Context, payment: Payment) -> int:
-    """Write it into the ledger, exactly once."""
+    """Write it into the ledger."""
     await ctx.tx.execute(
         "insert into shop.ledger (order_id, cents) values ($1, $2)", payment.order_id, payment.cents
     )
-    if payment.card == "flaky" and ctx.attempt == 1:
-        raise ServiceDown("the machine stumbled after the insert, before the commit")
+    if payment.flaky and ctx.attempt == 1:
+        raise ServiceDown("the bank answered 503 after the insert, before the commit")
     return payment.cents
 
 
-@app.job("change-address", queue="customers")
-async def change_address(ctx: Context, change: Change) -> str:
-    """One change at a time a customer: enqueued with key=."""
-    await asyncio.sleep(0.15)
-    return change.address
+# ── CPU work: a plain def, on a queue with processes of its own ──────────────────────────────────
 
 
-@app.job("welcome-email", queue="emails")
-async def welcome(ctx: Context, user: dict[str, str]) -> str:
-    """A job of one step."""
-    return f"welcome, {user['name']}"
+@dataclass
+class Image:
+    """A picture of the catalogue."""
+
+    image_id: int
+    rounds: int = 40_000
+
+
+@app.job("resize-image", queue="images", timeout=10)
+def resize(ctx: Context, image: Image) -> str:
+    """Use a core for a while; the process does nothing else meanwhile."""
+    digest = str(image.image_id).encode()
+    for _ in range(image.rounds):
+        digest = hashlib.sha256(digest).digest()
+    return digest.hex()[:12]
+
+
+# ── later ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.job("ask-for-review", queue="emails", timeout=10)
+async def ask(ctx: Context, order: Order) -> str:
+    """Ask how it was: enqueued with delay=."""
+    return f"asked about {order.order_id}"
+
+
+# ── one that takes its whole process down ────────────────────────────────────────────────────────
+
+
+@dataclass
+class Feed:
+    """A supplier's file."""
+
+    supplier: str
+    crashes: int = 0  # how often the parser kills its process before it gets through
+
+
+@app.job("import-feed", queue="feeds", timeout=10)
+async def parse(ctx: Context, feed: Feed) -> str:
+    """Parse it with a library that crashes, as native code does."""
+    await asyncio.sleep(0.05)
+    if ctx.attempt <= feed.crashes:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"{feed.supplier} imported"
