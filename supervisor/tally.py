@@ -1,4 +1,4 @@
-"""How long things took, by queue: a histogram that costs half a microsecond a step."""
+"""How long things took, by queue: a histogram that costs 0.2 µs a step (Python 3.11)."""
 
 from __future__ import annotations
 

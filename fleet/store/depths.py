@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 from fleet.model import Seconds
 from fleet.store.executor import Executor
 
-# A walk over what is live: 0.2 s for a million rows, so whoever asks often asks with a cache.
+# A walk over what is live: 0.3 to 0.5 s for a million rows (PostgreSQL 18, a busy machine of 2
+# CPUs), so whoever asks often asks with a cache.
 _DEPTHS: Final = """
 select t.queue::text, t.state, count(*) as n,
        coalesce(extract(epoch from fleet.now() - min(t.ready_at)), 0)::float8 as oldest
