@@ -201,7 +201,9 @@ class Child:
 
     def retire(self) -> None:
         """Give it nothing more; it ends when what it has is done."""
-        if self.state in ("booting", "ready"):
+        if not self.booted:
+            self.kill("retired: while it booted")  # it may be in an import that takes for ever
+        elif self.state == "ready":
             self.state = "retiring"
             self.intent = RETIRED
             self.retired_at = time.monotonic()

@@ -34,6 +34,7 @@ class Crew:
     alone: deque[Claim] = field(default_factory=deque)  # suspects: each waits for an idle child
     starting: int = 0
     deaths: int = 0  # in a row
+    cannot_boot: bool = False  # the last one died before it was ready
     trouble: str | None = None  # why it is unhealthy
     numbers: int = 0
     processes_wanted: int = 0
@@ -59,6 +60,7 @@ class Crew:
         if time.monotonic() - child.started_at > LONG_ENOUGH:
             self.deaths = 0
         self.deaths += 1
+        self.cannot_boot = not child.booted
         if self.deaths >= UNHEALTHY_AFTER or told:
             self.trouble = told or f"{self.deaths} workers died in a row"
         # The first restart is at once: its tasks are to run again within a second. A step that
@@ -66,10 +68,16 @@ class Crew:
         longest = LONGEST_AFTER_BOOT if child.booted else LONGEST_PAUSE
         return 0.0 if self.deaths == 1 else min(0.1 * 2.0 ** min(self.deaths - 2, 20), longest)
 
+    def booted(self) -> None:
+        """A child is ready; if that was the trouble, it is over."""
+        if self.cannot_boot or not self.deaths:
+            self.recovered()
+
     def recovered(self) -> None:
         """A step has ended well here: whatever was wrong is over."""
         self.deaths = 0
         self.trouble = None
+        self.cannot_boot = False
 
     # ── slots ───────────────────────────────────────────────────────────────────────────────────
 

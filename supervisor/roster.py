@@ -188,8 +188,7 @@ class Roster:
             _log.error("worker %s: %s", child.orders.title, crew.trouble)
             child.kill("boot: its application names another database")
             return
-        if not crew.deaths:
-            crew.trouble = None
+        crew.booted()
         if self._traffic.abilities.learn(abilities):
             self._tasks.start(self.register())
             try:
@@ -209,9 +208,9 @@ class Roster:
     def child_failed(self, child: Child, told: dict[str, Any]) -> None:
         """Say why it could not load the application; its exit follows."""
         crew = self._traffic.crews[child.pool]
-        again = crew.trouble is not None
-        crew.trouble = f"the application could not be loaded: {told['error']}"
-        log = _log.debug if again else _log.error
+        trouble = f"the application could not be loaded: {told['error']}"
+        log = _log.debug if trouble == crew.trouble else _log.error
+        crew.trouble = trouble
         log("worker %s: %s\n%s", child.orders.title, crew.trouble, told["traceback"])
 
     def child_done(self, child: Child, outcomes: list[list[Any]]) -> None:

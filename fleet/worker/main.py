@@ -124,6 +124,7 @@ class Worker:
         except Exception as error:
             if self.stopping.is_set():
                 raise
+            self.stopping.set()  # the end of the channel is ours, not the supervisor's
             self.channel.send("failed", {"traceback": traceback.format_exc(), "error": str(error)})
             self.channel.close()
             await asyncio.sleep(0.1)  # let it go out
