@@ -55,7 +55,7 @@ class Line:
 
     def ended(self, took: Seconds) -> None:
         """Take note of a step's end."""
-        self._average += (took - self._average) * 0.05
+        self._average = took if not self._average else self._average + (took - self._average) * 0.05
 
     @property
     def ahead(self) -> int:

@@ -123,7 +123,9 @@ class Traffic:
             share = line.weight / sum(other.weight for other in {line, *rivals})
             ahead = round(ahead * share)
             if line.kind == "async":
-                free = min(free, max(1, round(share * crew.slots)) - crew.holds(line.queue))
+                due = max(1, round(share * crew.slots)) - crew.holds(line.queue)
+                # What others have claimed ahead must not keep a line from its share for ever.
+                free = min(due, max(free, crew.backlog))
             else:
                 most = max(1, round(share * len(crew.children)))
                 free = min(free, max(1, most - crew.busy_with(line.queue)))
