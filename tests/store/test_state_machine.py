@@ -246,7 +246,9 @@ class AnyStory(RuleBasedStateMachine):
     @rule(data=st.data(), owner=st.sampled_from(OWNERS), limit=st.integers(1, 4))
     def an_owner_claims(self, data, owner, limit):
         queue = data.draw(st.sampled_from(self._queues_with_work()), label="queue")
-        self._claim(owner, queue, limit)
+        again = {claim.id for claim in self._claim(owner, queue, limit)}
+        # Whoever held one of them before has the right owner and the wrong fence.
+        self._writes_in_vain(owner, [c for c in self._stale_of(owner) if c.id in again])
 
     def _queues_with_work(self) -> list[str]:
         return sorted({task.queue for task in self.world.live() if task.state == "ready"})
@@ -293,9 +295,7 @@ class AnyStory(RuleBasedStateMachine):
     @precondition(lambda self: self._stale())
     @rule(owner=st.sampled_from(OWNERS))
     def a_stalled_host_writes_what_is_no_longer_its_own(self, owner):
-        # The last one of each task: nearest to what is right.
-        stale = {claim.id: claim for by, claim in self._stale() if by == owner}
-        self._writes_in_vain(owner, list(stale.values()))
+        self._writes_in_vain(owner, self._stale_of(owner))
 
     @precondition(lambda self: self._owners_with_work())
     @rule(owner=st.sampled_from(OWNERS))
@@ -303,6 +303,8 @@ class AnyStory(RuleBasedStateMachine):
         self._writes_in_vain(OwnerId(owner + 10), self._held(owner))
 
     def _writes_in_vain(self, owner: OwnerId, not_its_own: list[Claim]) -> None:
+        if not not_its_own:
+            return
         for event, policy in EVERY_KIND:
             report = self._send(owner, not_its_own, [event] * len(not_its_own), policy)
             assert report == Report(lost={claim.id for claim in not_its_own})
@@ -360,6 +362,8 @@ class AnyStory(RuleBasedStateMachine):
                 self.given.append((owner, onward(claim, transition, fence)))
                 fence -= 1
             assert fence == claim.fence
+        # The reply was lost, and the same is written again.
+        assert self._send(owner, held, events, policy) == Report(lost={c.id for c in held})
 
     def _send(
         self, owner: OwnerId, held: list[Claim], events: list[Event], policy: Policy
@@ -378,6 +382,10 @@ class AnyStory(RuleBasedStateMachine):
 
     def _stale(self) -> list[tuple[OwnerId, Claim]]:
         return [(by, claim) for by, claim in self.given if not self.world.holds(by, claim)]
+
+    def _stale_of(self, owner: OwnerId) -> list[Claim]:
+        """The last one of each task: nearest to what is right."""
+        return list({claim.id: claim for by, claim in self._stale() if by == owner}.values())
 
     # ── the beat ─────────────────────────────────────────────────────────────────────────────────
 
@@ -559,7 +567,7 @@ def test_u03_the_tables_do_what_the_model_does_whatever_happens(database: Databa
     run_state_machine_as_test(
         lambda: AnyStory(database, walked),
         settings=settings(
-            max_examples=int(os.environ.get("FLEET_TEST_EXAMPLES") or 60),
+            max_examples=int(os.environ.get("FLEET_TEST_EXAMPLES") or 100),
             stateful_step_count=int(os.environ.get("FLEET_TEST_STEPS") or 50),
             deadline=None,
             derandomize="CI" in os.environ,
