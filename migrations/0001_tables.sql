@@ -1,11 +1,12 @@
 -- The tables. A task lives in fleet.task while it is live and nowhere else; when it ends, the
 -- statement that ends it moves it to fleet.archive or fleet.buried.
 
--- All SQL asks this function for the time. It is inlined, so it costs nothing; fleet.testing
+-- All SQL asks this function for the time: of the statement, not of the transaction, or the delay
+-- that a transactional step asks for would count from before the step. It is inlined, so it costs nothing; fleet.testing
 -- replaces it in its own databases to move the clock.
 create function fleet.now() returns timestamptz
 language sql stable parallel safe
-as 'select pg_catalog.now()';
+as 'select pg_catalog.statement_timestamp()';
 
 -- A domain checks a name when it is written and never again: as a table constraint the same
 -- pattern would be run at every claim and every step (measured: 0.25 µs each; with the bounded
@@ -55,6 +56,7 @@ create table fleet.task (
         and (due_at is not null or state <> 'deferred')),
     constraint rank_follows_priority check (
         priority between -10000 and 10000 and rank in (-2 * priority, -2 * priority + 1)),
+    constraint trace_fits check (octet_length(trace) <= 512),
     constraint step_name_fits check (octet_length(step) <= 63),
     constraint key_fits check (char_length(key) between 1 and 255),
     constraint unique_fits check (

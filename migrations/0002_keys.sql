@@ -40,6 +40,7 @@ create index key_free on fleet.key (queue, key) where holder is null;
 -- Give a key whose row the caller has locked to the first who waits for it.
 create function fleet.give_key(the_queue text, the_key text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     heir bigint;
@@ -50,7 +51,13 @@ begin
      order by t.id
      limit 1;
     if heir is null then
-        delete from fleet.key k where k.queue = the_queue and k.key = the_key;
+        if current_setting('transaction_isolation') = 'read committed' then
+            delete from fleet.key k where k.queue = the_queue and k.key = the_key;
+        else
+            -- A caller's older snapshot does not show who has come to wait since: leave the key
+            -- free, and grant_keys(), which sees them, gives it on or removes it.
+            update fleet.key k set holder = null where k.queue = the_queue and k.key = the_key;
+        end if;
         return false;
     end if;
 
@@ -75,6 +82,7 @@ $$;
 -- Look at what has come to wait since the last time. Returns how many keys were given away.
 create function fleet.grant_keys(at_most int default 1000) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     fresh  bigint[];
@@ -99,7 +107,11 @@ begin
     end if;
 
     insert into fleet.key (queue, key)
-    select c.queue, c.key from unnest(queues, keys) c (queue, key) order by 1, 2
+    select c.queue, c.key from unnest(queues, keys) c (queue, key)
+     -- Not left to ON CONFLICT, which waits for whoever is about to change that row: an open
+     -- transaction that has ended a key's holder would hold up every beat of the fleet.
+     where not exists (select from fleet.key k where k.queue = c.queue and k.key = c.key)
+     order by 1, 2
         on conflict do nothing;
 
     for seen in
@@ -131,6 +143,7 @@ $$;
 -- whatever statement, an operator's DELETE included.
 create function fleet.hand_over() returns trigger
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 begin
     perform from fleet.key k

@@ -153,6 +153,7 @@ create function fleet.enqueue_one(
     key text default null, unique_key text default null, unique_scope text default 'while_live',
     traceparent text default null, out id bigint, out created boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     known fleet.job;

@@ -4,6 +4,7 @@
 -- told. 'ended': too late. null: there is no such task.
 create function fleet.cancel(task_id bigint) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     live text;
@@ -30,6 +31,7 @@ $$;
 -- job says, if a worker has said what that is.
 create function fleet.cancel_idle(ids bigint[]) returns int
 language sql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
     with gone as (
         delete from fleet.task t
@@ -60,6 +62,7 @@ $$;
 -- Wishes for tasks that are no longer running (released, retried, ended meanwhile): part of the beat.
 create function fleet.cancel_leftovers() returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     ended int;
@@ -69,7 +72,7 @@ begin
     end if;
     ended := fleet.cancel_idle(array(select c.task_id from fleet.cancellation c));
     delete from fleet.cancellation c
-     where not exists (select from fleet.task t where t.id = c.task_id);
+     where (select t.id from fleet.task t where t.id = c.task_id) is null;
     return ended;
 end
 $$;
@@ -79,6 +82,7 @@ $$;
 create function fleet.revive(task_id bigint, step text default null, input jsonb default null)
 returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     dead   fleet.buried;

@@ -10,8 +10,9 @@ alter table fleet.owner
 -- for it instead. Returns the queues in which something became ready.
 create function fleet.promote(at_most int default 1000) returns table (queue text, n bigint)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
-    with due as (
+    with due as materialized (
         select d.id, nextval('fleet.position') as pos
           from (select w.id from fleet.task w
                  where w.due_at <= fleet.now() and w.waiting_for is null
@@ -27,7 +28,7 @@ as $$
                rank = -2 * t.priority + 1,
                ready_at = t.due_at
           from due
-         where t.id = due.id
+         where t.id = any (array(select id from due)) and t.id = due.id
         returning t.queue, t.state)
     select p.queue::text, count(*) filter (where p.state = 'ready') from promoted p group by 1
 $$;
@@ -68,6 +69,7 @@ create function fleet.beat(
     the_owner bigint, the_state text, the_workers jsonb, the_queues text[])
 returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     counter bigint;
@@ -97,15 +99,18 @@ begin
         perform fleet.cancel_leftovers();
         told := jsonb_build_object(
             'ready', (select coalesce(jsonb_agg(q), '[]') from unnest(the_queues) q
-                       where exists (select from fleet.task t
-                                      where t.queue = q and t.pos is not null and t.state = 'ready')),
+                       -- LIMIT keeps it a look for each queue: a join would read the whole line.
+                       where (select true from fleet.task t
+                               where t.queue = q and t.pos is not null and t.state = 'ready'
+                               limit 1)),
             'due_in', (select extract(epoch from d.due_at - fleet.now())::float8
                          from (select t.due_at from fleet.task t
                                 where t.due_at is not null and t.waiting_for is null
                                 order by t.due_at limit 1) d),
             'cancel', (select coalesce(jsonb_agg(c.task_id), '[]')
                          from fleet.cancellation c
-                         join fleet.task t on t.id = c.task_id and t.owner = the_owner));
+                        where (select t.owner from fleet.task t where t.id = c.task_id)
+                              = the_owner));
     exception when lock_not_available then
         told := jsonb_build_object('locked', true);
     end;
@@ -132,6 +137,7 @@ $$;
 -- Take back what was claimed and never started: free of charge, and no line in the history.
 create function fleet.unclaim(the_owner bigint, ids bigint[], fences bigint[]) returns bigint[]
 language sql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
     with back as (
         update fleet.task t
@@ -140,7 +146,7 @@ as $$
          where t.id = any (array(
                    select w.id from fleet.task w
                      join unnest(ids, fences) c (id, fence) on w.id = c.id and w.fence = c.fence
-                    where w.owner = the_owner
+                    where w.id = any (ids) and w.owner = the_owner
                       for update of w skip locked))
         returning t.id, t.queue::text as queue),
     woken as (

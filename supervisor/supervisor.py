@@ -64,7 +64,13 @@ class Supervisor:
     def _connect_parts(self) -> None:
         door, url, own = Door(), self.site.url, self.settings.supervisor
         self.claiming = Link(url, "claims", door, settings=claims.SETTINGS)
-        self.writing = Link(url, "writes", door, settings=claims.SETTINGS)
+        self.writing = Link(
+            # An application's open transaction may hold what a step's unique enqueue asks for.
+            url,
+            "writes",
+            door,
+            settings={**claims.SETTINGS, "lock_timeout": "1s"},
+        )
         self.beating = Link(url, "beat", door, timeout=max(own.lease / 3, 1.0))
         listen = own.listen_url.url if own.listen_url else url
         self.listening = Link(listen, "listen", door, timeout=5.0)

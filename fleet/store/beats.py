@@ -100,7 +100,10 @@ update fleet.task t
    set progress = jsonb_build_object('fraction', n.fraction, 'message', n.message)
   from unnest($2::bigint[], $3::bigint[], $4::float8[], $5::text[])
        as n (id, fence, fraction, message)
- where t.id = n.id and t.fence = n.fence and t.owner = $1::bigint
+ where t.id = any (array(
+           -- Progress of a task that somebody is about to finish is not worth waiting for.
+           select w.id from fleet.task w where w.id = any ($2::bigint[]) for update skip locked))
+   and t.id = n.id and t.fence = n.fence and t.owner = $1::bigint
 """
 
 

@@ -33,6 +33,11 @@ def is_refusal(error: BaseException) -> bool:
     return state[:2] in _REFUSALS
 
 
+def is_locked(error: BaseException) -> bool:
+    """Tell whether a lock could not be had in time: only one of a batch may be in its way."""
+    return sqlstate(error) == "55P03"
+
+
 def is_passing(error: BaseException) -> bool:
     """Tell whether the same statement may well succeed a moment later."""
     return sqlstate(error) in _PASSING

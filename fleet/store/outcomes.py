@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from fleet.lifecycle import Advance, Bury, Cancel, Finish, PutBack, Transition
 from fleet.model import Failure, OwnerId, TaskId
 from fleet.store.executor import Executor
-from fleet.store.failures import is_refusal
+from fleet.store.failures import is_locked, is_refusal
 from fleet.store.writes.advance import advance
 from fleet.store.writes.end import bury, cancel
 from fleet.store.writes.finish import finish, finish_and_forget
@@ -84,13 +84,15 @@ async def _write(
     try:
         report.fences |= await statement(conn, owner, batch)
     except Exception as error:
-        if not is_refusal(error):
+        if not is_refusal(error) and not is_locked(error):
             raise
         if len(batch) > 1:
             middle = len(batch) // 2
             await _write(conn, owner, statement, batch[:middle], report)
             await _write(conn, owner, statement, batch[middle:], report)
             return
+        if is_locked(error):
+            return  # what its step enqueued waits for somebody's open transaction: it is busy
         (culprit,) = batch
         report.fences |= await bury(conn, owner, [_unstorable(culprit, error)])
         report.unstorable.add(culprit.claim.id)
@@ -128,7 +130,7 @@ _STILL_HELD: Final = """
 select t.id
   from fleet.task t
   join unnest($2::bigint[], $3::bigint[]) as c (id, fence) on t.id = c.id and t.fence = c.fence
- where t.owner = $1::bigint
+ where t.id = any ($2::bigint[]) and t.owner = $1::bigint
 """
 
 

@@ -18,7 +18,7 @@ insert into fleet.test_clock select interval '0' where not exists (select from f
 grant select on fleet.test_clock to public;
 create or replace function fleet.now() returns timestamptz
 language sql stable
-as 'select pg_catalog.now() + (select shift from fleet.test_clock)';
+as 'select pg_catalog.statement_timestamp() + (select shift from fleet.test_clock)';
 """
 
 _SHIFT: Final = "update fleet.test_clock set shift = shift + $1"

@@ -11,7 +11,8 @@ import asyncpg
 from fleet.lifecycle import Advanced, Cancelled, Completed, Failed, Refused, Released, Snoozed
 from fleet.model import Failure, Submission
 from fleet.store import claims
-from fleet.store.enqueue import insert_many
+from fleet.store.enqueue import children_json, insert_many, insert_one
+from fleet.store.outcomes import write
 from tests.store.conftest import ALICE, BOB, Table
 
 ERROR = Failure(type="ValueError", message="bad")
@@ -189,3 +190,57 @@ async def test_u07_many_hosts_many_keys_never_two_at_once_and_always_by_id(dsn, 
     assert order == expected
     assert await db.fetchval("select count(*) from fleet.key") == 0
     assert await claims.grant_keys(db) == 0
+
+
+async def test_a_key_that_is_handed_over_under_an_older_snapshot_strands_nobody(table, dsn):
+    (first,) = await table.enqueue("1", key="k")
+    await claims.grant_keys(table.db)
+    operator = await asyncpg.connect(dsn)
+    transaction = operator.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await operator.fetch("select 1 from fleet.task")  # its snapshot is taken here
+    (second,) = await table.enqueue("2", key="k")
+    await claims.grant_keys(table.db)
+    assert await operator.fetchval("select fleet.cancel($1)", first) == "cancelled"
+    await transaction.commit()
+    await operator.close()
+    assert (await table.claim_one()).id == second
+
+
+async def test_an_open_transaction_that_ended_a_holder_holds_up_no_other_key(table, dsn):
+    (holder,) = await table.enqueue("1", key="k")
+    await claims.grant_keys(table.db)
+    operator = await asyncpg.connect(dsn)
+    transaction = operator.transaction()
+    await transaction.start()
+    assert await operator.fetchval("select fleet.cancel($1)", holder) == "cancelled"
+
+    await table.db.execute("set lock_timeout = '2s'")
+    (behind,) = await table.enqueue("2", key="k")
+    (other,) = await table.enqueue("3", key="elsewhere")
+    assert (await table.claim_one()).id == other
+    await transaction.commit()
+    await operator.close()
+    assert (await table.claim_one()).id == behind
+
+
+async def test_f36_a_step_that_enqueues_what_an_open_transaction_enqueues_holds_no_batch_up(
+    table, dsn
+):
+    unique = {"job": "resize", "queue": "images", "step": "one", "input": "1", "unique": "u"}
+    app = await asyncpg.connect(dsn)
+    transaction = app.transaction()
+    await transaction.start()
+    await insert_one(app, Submission(**unique))
+    await table.enqueue(*["1"] * 10)
+    outcomes = [table.outcome(c, Completed("1")) for c in await table.claim(limit=10)]
+    culprit = outcomes[3]._replace(children=children_json([Submission(**unique)]))
+    outcomes[3] = culprit
+
+    await table.db.execute("set lock_timeout = '200ms'")
+    report = await write(table.db, ALICE, outcomes)
+    assert report.busy == {culprit.claim.id}
+    assert len(report.fences) == 9
+    await transaction.commit()
+    await app.close()
+    assert (await write(table.db, ALICE, [culprit])).fences

@@ -25,7 +25,8 @@ with moved as (
       from unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::smallint[], $7::text[],
                   $8::int[], $9::text[], $10::float8[], $11::float8[], $12::text[])
            as d (id, fence, step, input, priority, old_step, attempt, worker, took, keep, children)
-     where t.id = d.id and t.fence = d.fence and t.owner = $1::bigint
+     where t.id = any ($2::bigint[])
+       and t.id = d.id and t.fence = d.fence and t.owner = $1::bigint
     returning t.id, t.fence, t.visit, t.queue, t.job, d.old_step, d.attempt, d.worker, d.took,
               d.keep, d.children),
 history as (

@@ -23,7 +23,7 @@ dead as (
     delete from fleet.task t
      where t.id = any (array(
                select f.id from fleet.task f join wanted w on f.id = w.id and f.fence = w.fence
-                where f.owner = $1::bigint
+                where f.id = any (array(select id from wanted)) and f.owner = $1::bigint
                   for update of f skip locked))
     returning t.*),
 kept as (
@@ -47,7 +47,7 @@ gone as (
     delete from fleet.task t
      where t.id = any (array(
                select f.id from fleet.task f join wanted w on f.id = w.id and f.fence = w.fence
-                where f.owner = $1::bigint
+                where f.id = any (array(select id from wanted)) and f.owner = $1::bigint
                   for update of f skip locked))
     returning t.*),
 granted as (

@@ -15,7 +15,8 @@ with done as (
     delete from fleet.task t
      using unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::float8[], $7::float8[],
                   $8::text[]) as d (id, fence, result, worker, took, keep, children)
-     where t.id = d.id and t.fence = d.fence and t.owner = $1::bigint
+     where t.id = any ($2::bigint[])
+       and t.id = d.id and t.fence = d.fence and t.owner = $1::bigint
     returning t.*, d.result, d.worker, d.took, d.keep, d.children),
 kept as (
     insert into fleet.archive (keep_until, id, fence, enqueued_at, ready_at, started_at,
@@ -36,7 +37,8 @@ _FINISH_AND_FORGET: Final = """
 with done as (
     delete from fleet.task t
      using unnest($2::bigint[], $3::bigint[], $4::text[]) as d (id, fence, children)
-     where t.id = d.id and t.fence = d.fence and t.owner = $1::bigint
+     where t.id = any ($2::bigint[])
+       and t.id = d.id and t.fence = d.fence and t.owner = $1::bigint
     returning t.id, t.fence, d.children)
 select d.id, d.fence, case when d.children is not null then fleet.spawn(d.children::jsonb) end
   from done d

@@ -29,7 +29,7 @@ with wanted as materialized (
 free as materialized (
     select t.id
       from fleet.task t join wanted w on t.id = w.id and t.fence = w.fence
-     where t.owner = $1::bigint
+     where t.id = any (array(select id from wanted)) and t.owner = $1::bigint
        for update of t skip locked),
 back as (
     update fleet.task t
@@ -50,7 +50,7 @@ back as (
            rank = -2 * coalesce(w.priority, t.priority),
            error = case when w.outcome = 'next' then null else coalesce(w.error, t.error) end
       from free f join wanted w on w.id = f.id
-     where t.id = f.id
+     where t.id = any (array(select id from free)) and t.id = f.id
     returning t.id, t.fence, t.queue, t.job, t.state, w.outcome, w.error, w.old_step, w.old_visit,
               w.attempt, w.worker, w.took, w.keep, w.children),
 history as (
