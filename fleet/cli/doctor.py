@@ -40,6 +40,7 @@ _STYLES: Final = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "
 @database_options
 @click.option(
     "--patience",
+    metavar="5m",
     type=as_duration,
     default="5m",
     show_default=True,

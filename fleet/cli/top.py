@@ -39,7 +39,7 @@ _FAILURES: Final = 8
 
 @click.command()
 @database_options
-@click.option("--interval", type=as_duration, default="1s", show_default=True)
+@click.option("--interval", type=as_duration, metavar="1s", default="1s", show_default=True)
 @click.option("--once", is_flag=True, help="Print one frame and leave.")
 def top(where: Where, interval: Seconds, once: bool) -> None:
     """Watch queues, hosts, workers, rates and failures. q leaves."""
