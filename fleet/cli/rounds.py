@@ -6,6 +6,7 @@ from typing import Final
 
 from fleet.cli.checks import Check, Finding, Visit, ok
 from fleet.cli.common import duration
+from fleet.cli.status import waiting
 from fleet.settings import RunSettings
 from fleet.store import health
 from fleet.store.overview import MANY_RELEASES
@@ -63,7 +64,7 @@ async def unserved(visit: Visit) -> list[Finding]:
         Finding(
             "unserved",
             "error",
-            f"{queue.due - queue.running:,} tasks wait in {queue.queue}, which no live host serves",
+            f"{waiting(queue)}, which no live host serves",
             f"start a host whose application has a job in {queue.queue}: fleet run",
         )
         for queue in visit.seen.unserved
@@ -76,7 +77,7 @@ async def unknown(visit: Visit) -> list[Finding]:
         Finding(
             "unknown",
             "warning",
-            f"{found.tasks:,} tasks in {found.queue} are of {found.job}"
+            f"{found.tasks:,} in {found.queue}: of {found.job}"
             f"{f' at step {found.step}' if found.step else ''}, which no live worker has",
             "deploy a release that has it, or: fleet task list --job "
             f"{found.job}, then fleet task cancel",

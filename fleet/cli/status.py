@@ -36,6 +36,7 @@ from fleet.store.overview import (
     MANY_RELEASES,
     Overview,
     OwnerStatus,
+    QueueStatus,
     WorkerStatus,
     overview,
     rates,
@@ -258,13 +259,19 @@ def _silent(owners: list[OwnerStatus]) -> list[RenderableType]:
 
 def _unserved(seen: Overview) -> list[RenderableType]:
     return [
-        styled(
-            f"Warning: {queue.due - queue.running:,} tasks wait in {queue.queue}, "
-            f"which no live host serves",
-            "yellow",
-        )
+        styled(f"Warning: {waiting(queue)}, which no live host serves", "yellow")
         for queue in seen.unserved
     ]
+
+
+def waiting(queue: QueueStatus) -> str:
+    """Return how much is due in a queue, in words.
+
+    >>> waiting(QueueStatus("billing", due=1))
+    '1 task waits in billing'
+    """
+    n = queue.due - queue.running
+    return f"{n:,} {'task waits' if n == 1 else 'tasks wait'} in {queue.queue}"
 
 
 def _unknown(seen: Overview) -> list[RenderableType]:

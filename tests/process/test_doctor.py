@@ -387,7 +387,7 @@ async def test_hosts_that_are_gone_or_late(fleet, db):
 
 async def test_work_that_nobody_will_take(fleet, app, db):
     await app.jobs["charge"].enqueue("valid")
-    assert "1 tasks wait in billing" in one(visit(fleet, code=1), "unserved", "error")
+    assert "1 task waits in billing" in one(visit(fleet, code=1), "unserved", "error")
 
     await host(db, "billing")
     found = visit(fleet)

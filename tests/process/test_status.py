@@ -60,7 +60,7 @@ async def test_a_host_is_judged_by_its_own_lease(fleet, db):
 async def test_work_that_no_live_host_takes_is_said(fleet, app, db):
     await app.jobs["charge"].enqueue("valid")
     assert fleet.json("status")["unserved"] == ["billing"]
-    assert "1 tasks wait in billing, which no live host serves" in fleet("status").stdout
+    assert "1 task waits in billing, which no live host serves" in fleet("status").stdout
 
     owner = await host(db, "emails")
     assert fleet.json("status")["unserved"] == ["billing"]
