@@ -20,7 +20,7 @@ from fleet.model import Claim, OwnerId, TaskId
 from fleet.store.executor import Executor
 from fleet.store.failures import is_passing
 from fleet.store.outcomes import BATCH, Outcome, Report, write
-from fleet.store.standing import standing
+from fleet.store.standing import ended, standing
 from supervisor.link import Disconnected
 
 _log: Final = logging.getLogger("fleet.supervisor")
@@ -41,11 +41,16 @@ class Finisher:
     """One connection that writes what became of this owner's tasks."""
 
     def __init__(
-        self, link: Executor, owner: OwnerId, on_written: Callable[[Written], None]
+        self,
+        link: Executor,
+        owner: OwnerId,
+        on_written: Callable[[Written], None],
+        on_moved: Callable[[Claim], None],
     ) -> None:
         self._link = link
         self.owner = owner
         self._on_written = on_written
+        self._on_moved = on_moved
         self._pending: list[Outcome[Transition]] = []
         self._doubted: set[TaskId] = set()
         self._writing: set[TaskId] = set()
@@ -133,15 +138,27 @@ class Finisher:
                 busy.append(untold.popleft())
                 self._busy.add(task)
                 continue
-            if fence is None and task in self._doubted:
-                found = await standing(self._link, self.owner, outcome.claim)
-                fence = found.fence if found.how == "advanced" else None
-            elif fence is None:
-                self.lost[outcome.claim.queue] += 1
-                _log.warning("%s", LeaseLost(task, outcome.claim.fence))
+            if fence is None:
+                fence = await self._look(outcome)
             untold.popleft()
             self._doubted.discard(task)
             self._on_written(Written(outcome, self.following(outcome, fence)))
+
+    async def _look(self, outcome: Outcome[Transition]) -> int | None:
+        """See why an outcome was not written; return its fence if it was, before."""
+        claim = outcome.claim
+        found = await standing(self._link, self.owner, claim)
+        doubted = claim.id in self._doubted
+        if found.how == "advanced":
+            if doubted and isinstance(outcome.transition, Advance):
+                return found.fence
+            # Its worker wrote the outcome itself, in the step's own transaction, and died before
+            # it could say so: the next step is anybody's.
+            self._on_moved(claim._replace(fence=found.fence))
+        elif not doubted and not await ended(self._link, claim):
+            self.lost[claim.queue] += 1
+            _log.warning("%s", LeaseLost(claim.id, claim.fence))
+        return None
 
     def _retry_busy(self, busy: list[Outcome[Transition]]) -> None:
         self._busy -= {o.claim.id for o in busy}

@@ -61,7 +61,9 @@ class Traffic:
         self._on_doubt = on_doubt
         self._may_run = may_run
         self._giving: set[asyncio.Task[None]] = set()
-        self.finisher = Finisher(writing, OwnerId(0), self._written)
+        self.finisher = Finisher(
+            writing, OwnerId(0), self._written, lambda claim: self.give_back([claim])
+        )
         self.fetcher = Fetcher(
             claiming,
             OwnerId(0),
@@ -221,18 +223,23 @@ class Traffic:
                 await asyncio.sleep(0.5)
                 continue
             left = [claim for claim in left if claim.id not in done]
-            if not left or not await self._ours(owner, left):
+            if left:
+                left = await self._locked(owner, left)
+            if not left:
                 return
             locked += 1
             await asyncio.sleep(0.05)
         self._on_doubt()  # the next beat finds them again
 
-    async def _ours(self, owner: OwnerId, left: list[Claim]) -> bool:
-        """Whether any of them is still ours: somebody has locked it, and it was passed over."""
+    async def _locked(self, owner: OwnerId, left: list[Claim]) -> list[Claim]:
+        """Return those that are still ours: somebody has locked them, and they were passed over."""
         with contextlib.suppress(Disconnected):
-            found = {(c.id, c.fence) for c in await claims.held(self._writing, owner)}
-            return any((c.id, c.fence) in found for c in left)
-        return True
+            fences = {c.id: c.fence for c in await claims.held(self._writing, owner)}
+            if any(fences.get(c.id, c.fence) > c.fence for c in left):
+                # Its worker had ended the step in a transaction of its own, and died unheard.
+                self._on_doubt()
+            return [c for c in left if fences.get(c.id) == c.fence]
+        return left
 
     async def emptied(self) -> None:
         """Wait until everything is written and given back."""

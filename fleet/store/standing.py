@@ -39,3 +39,16 @@ async def standing(conn: Executor, owner: OwnerId, claim: Claim) -> Standing:
             # Only the owner itself moves the fence and stays the owner.
             return Standing("advanced", claim.fence + 1)
     return Standing("over", claim.fence)
+
+
+_ENDED: Final = """
+select exists (select from fleet.archive a where a.id = $1::bigint and a.fence = $2::bigint)
+    or exists (select from fleet.buried b where b.id = $1::bigint and b.fence = $2::bigint) as ended
+"""
+
+
+async def ended(conn: Executor, claim: Claim) -> bool:
+    """Tell whether it was this very claim that ended its task, as far as that is kept."""
+    rows = await conn.fetch(_ENDED, claim.id, claim.fence)
+    done: bool = rows[0]["ended"]
+    return done
