@@ -9,8 +9,9 @@ import time
 
 import asyncpg
 import psutil
+import pytest
 
-from tests.process.faults import FAST, alive, fork_server, host, kill
+from tests.process.faults import APP, FAST, alive, fork_server, host, kill
 from tests.process.fleets import eventually
 
 SHARED_AND_IMAGES = FAST + "[queues.images]\nprocesses = 1\n"
@@ -87,6 +88,59 @@ async def test_f07_exiting_the_process_is_a_crash_of_the_step_that_did_it(dsn, d
                 assert f"exit code {code}" in row["error"], row
             else:  # an exception like any other
                 assert "SystemExit" in row["error"], row
+
+
+DIES_UNHEARD = (
+    APP
+    + """
+import fleet.worker.main as worker
+
+booked: Job[int, int] = app.job("booked")
+
+
+@booked.step(transactional=True)
+async def book(ctx: Context, n: int) -> int:
+    await ctx.tx.execute("insert into effects (task) values ($1)", ctx.task_id)
+    note(ctx, "start")
+    return n
+
+
+@booked.step(transactional=True)
+async def close(ctx: Context, n: int) -> int:
+    return n + 1
+
+
+told = worker.Worker.WHERE
+
+
+def die_first(self, *args):
+    outcomes = [*args, *self.outbox]
+    if any(packed[2] == os.environ["STEP"] for packed in outcomes):
+        if not os.path.exists(os.environ["LEDGER"] + ".died"):
+            open(os.environ["LEDGER"] + ".died", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    told(self, *args)
+
+
+worker.Worker.WHERE = die_first
+"""
+)
+
+
+@pytest.mark.parametrize("step", ["book", "close"])
+@pytest.mark.parametrize("where", ["_report", "_flush"])
+async def test_f02_who_dies_after_its_own_commit_is_not_run_again(dsn, db, tmp_path, where, step):
+    """The outcome is in the database, and its worker could not say so any more."""
+    await db.execute("create table effects (task bigint not null)")
+    app = DIES_UNHEARD.replace("WHERE", where)
+    with host(dsn, db, tmp_path, app=app, env={"STEP": step}) as here:
+        task = await here.enqueue("booked", 7)
+        row = await here.end(task)
+        assert (row["how"], row["result"], row["crashes"]) == ("succeeded", "8", 0)
+        assert here.ledger.started(task) == 1
+        assert await db.fetchval("select count(*) from effects") == 1
+        here.fleet.wait_log("killed by SIGKILL")
+        assert "no longer holds" not in here.fleet.log_text()
 
 
 async def test_r13_a_dead_worker_is_restarted_and_the_others_never_notice(dsn, db, tmp_path):
