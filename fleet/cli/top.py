@@ -110,7 +110,7 @@ def bars(values: deque[int]) -> str:
     """Return numbers as a row of bars, the largest of them at full height.
 
     >>> bars(deque([0, 1, 4, 8]))
-    '▁▂▄█'
+    '▁▂▅█'
     """
     most = max(values, default=0)
     return "".join(_BARS[round(v / most * (len(_BARS) - 1)) if most else 0] for v in values)
