@@ -21,6 +21,7 @@ Record: TypeAlias = dict[str, Any]
 
 _START: Final[Seconds] = 30.0
 _STOP: Final[Seconds] = 30.0
+_LOOK: Final[Seconds] = 0.05
 _RESTARTS: Final = re.compile(r'^fleet_worker_restarts_total\{cause="(\w+)"\} (\S+)', re.MULTILINE)
 
 
@@ -52,8 +53,20 @@ class Host:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START):
                 await self._started.wait()
-        if self._http is None:
-            raise FleetError(f"fleet run did not start: {self._last or 'it says nothing'}")
+                # It runs before its workers do: a task that came now would wait for their boot.
+                while self._http and not await self._all_ready(self._http):  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK)
+                if self._http is not None:
+                    return
+        raise FleetError(f"fleet run did not start: {self._last or 'it says nothing'}")
+
+    async def _all_ready(self, address: str) -> bool:
+        if self._process.returncode is not None:
+            raise FleetError(f"fleet run ended: {self._last or 'it says nothing'}")
+        with contextlib.suppress(OSError, orjson.JSONDecodeError):
+            told = orjson.loads((await _get(address, "/readyz")).partition("\r\n\r\n")[2])
+            return bool(told["ready"] and told["workers"]["ready"] == told["workers"]["all"])
+        return False
 
     def stop(self) -> None:
         """Have it drain; the second time, end at once."""
