@@ -145,6 +145,8 @@ class Fetcher:
             self._heap.set(line, NEVER)
             return
         if wanted <= 0:
+            if self._looks.get(line, len(_LOOKS)) < len(_LOOKS):
+                line.has_work = True  # as far as we know: the look is made when there is room
             self._heap.set(line, NEVER)
             await self._make_room(line)
             return

@@ -53,6 +53,10 @@ class Line:
         elif starved:
             self._ahead = min(max(2 * self._ahead, 16), most)
 
+    def overreached(self) -> None:
+        """Take note that something was given back because it had waited here in vain."""
+        self._ahead = 0
+
     def ended(self, took: Seconds) -> None:
         """Take note of a step's end."""
         self._average = took if not self._average else self._average + (took - self._average) * 0.05

@@ -180,7 +180,11 @@ class Traffic:
 
     def returned(self, child: Child, ids: Iterable[TaskId]) -> None:
         """Give back to the queue what a child has not started."""
-        self.give_back([child.held.pop(task).claim for task in ids if task in child.held])
+        back = [child.held.pop(task).claim for task in ids if task in child.held]
+        for line in {self._line(claim) for claim in back}:
+            if line is not None:
+                line.overreached()
+        self.give_back(back)
         self.crews[child.pool].serve_suspects()
         self.fetcher.freed(child.pool)
 

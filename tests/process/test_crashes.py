@@ -52,14 +52,28 @@ async def test_f01_what_had_not_started_is_no_suspect(dsn, db, tmp_path):
     with host(dsn, db, tmp_path, config) as here:
         # Short steps first, so that more is claimed ahead than runs.
         await here.ended(*await here.enqueue_many("quick", list(range(300))))
-        tasks = await here.enqueue_many("long-once", [None] * 4)
-        await here.running(tasks[0])
-        kill(here.ledger.pid(tasks[0]))
-        first, *others = await here.ended(*tasks)
-        assert first["crashes"] == 1
-        for row in others:
+        async with db.transaction():
+            running = await here.enqueue("long-once")
+            behind = await here.enqueue_many("quick", list(range(4)))
+        await here.running(running)
+        kill(here.ledger.pid(running))
+        assert (await here.end(running))["crashes"] == 1
+        for row in await here.ended(*behind):
             assert (row["crashes"], row["losses"], row["releases"]) == (0, 0, 0)
             assert await here.attempts(row["id"]) == []
+
+
+async def test_p13_what_waits_behind_a_long_step_is_given_back_and_left_alone(dsn, db, tmp_path):
+    """It is claimed ahead once, by mistake, and not again and again."""
+    config = FAST.replace("concurrency = 10", "concurrency = 1")
+    with host(dsn, db, tmp_path, config) as here:
+        await here.ended(*await here.enqueue_many("quick", list(range(300))))
+        async with db.transaction():
+            running = await here.enqueue("nap", 2.0)
+            behind = await here.enqueue_many("quick", list(range(4)))
+        await here.ended(running, *behind)
+        fences = await db.fetch("select fence from fleet.archive where id = any ($1)", behind)
+        assert max(row["fence"] for row in fences) <= 3, fences
 
 
 async def test_f07_poison_is_buried_after_three_and_its_siblings_run_on(dsn, db, tmp_path):
