@@ -147,7 +147,7 @@ class Child:
             self.kill("channel: it was closed while the process lived on")
 
     async def _bury(self) -> None:
-        self._kill_group()
+        self._kill_children()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
                 await self._ended.wait()
@@ -192,12 +192,16 @@ class Child:
                 os.kill(self.pid, signal.SIGTERM)
 
     def _kill_group(self) -> None:
-        if self.pid is None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if self.pid is None or self._dying is not None:
+            return  # not started, or dead: its number may be another's by now
+        self._kill_children()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
+
+    def _kill_children(self) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def retire(self) -> None:
         """Give it nothing more; it ends when what it has is done."""

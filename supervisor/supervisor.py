@@ -330,8 +330,9 @@ class Supervisor:
             try:
                 await self.roster.register()
                 if time.monotonic() - maintained > MAINTENANCE:
-                    await beats.maintain(self.writing)
                     maintained = time.monotonic()
+                    await beats.maintain(self.writing)
+                    await self._tidy(await claims.orphaned(self.writing))
             except Disconnected:
                 pass
             except Exception:

@@ -152,6 +152,21 @@ async def held(conn: Executor, owner: OwnerId) -> list[Claim]:
     return sorted(map(Claim._make, rows), key=_by_place)
 
 
+_ORPHANED: Final = """
+select distinct t.owner from fleet.task t
+ where t.pos is not null and t.owner is not null
+   and not exists (select from fleet.owner o where o.id = t.owner)
+"""
+
+
+async def orphaned(conn: Executor) -> list[OwnerId]:
+    """Return owners that hold something and do not exist: a claim was late, its sender is gone.
+
+    A walk over what is ready and running, as for ``held``.
+    """
+    return [OwnerId(row["owner"]) for row in await conn.fetch(_ORPHANED)]
+
+
 _PROMOTE: Final = """
 with due as materialized (
     select d.id, nextval('fleet.position') as pos

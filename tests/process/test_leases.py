@@ -7,6 +7,9 @@ import os
 import signal
 import time
 
+from fleet.policy import Policy
+from fleet.store import claims
+from supervisor.sweep import take_over
 from tests.process.faults import FAST, alive, host, kill
 from tests.process.fleets import eventually
 
@@ -91,6 +94,25 @@ async def test_f06_nothing_stays_claimed_by_an_owner_that_is_gone(dsn, db, tmp_p
             tasks += await here.enqueue_many("quick", list(range(200)))
             for row in await here.ended(*tasks, patience=20):
                 assert (row["how"], row["losses"], row["crashes"]) == ("succeeded", 0, 0)
+
+
+async def test_p04_what_a_forgotten_owner_claimed_late_is_found(dsn, db, tmp_path):
+    """Its claim waited for a lock, and was carried out when it was dead and taken over."""
+    with host(dsn, db, tmp_path) as here:
+        task = await here.enqueue("quick", 1)
+        await here.end(task)
+        async with db.transaction():
+            task = await here.enqueue("quick", 2)
+            await db.execute(
+                "update fleet.task set state = 'running', owner = 999, fence = 1,"
+                " claimed_at = fleet.now() where id = $1",
+                task,
+            )
+        assert await claims.orphaned(db) == [999]
+        assert await take_over(db, 999, lambda _: Policy(), "host-b") == 1
+        row = await here.end(task)
+        assert (row["how"], row["losses"], row["crashes"]) == ("succeeded", 1, 0)
+        assert await claims.orphaned(db) == []
 
 
 async def test_u11_p05_one_lease_an_owner_bumped_by_the_beat(dsn, db, tmp_path):
