@@ -172,6 +172,7 @@ class Roster:
             database_url=self.site.url,
             lease=self.settings.supervisor.lease,
             queues={q.name: q.policy for q in self.settings.queues if q.policy != Settings()},
+            defaults=self.settings.defaults,
         )
 
     # ── what children say ───────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -31,15 +32,15 @@ def load(target: str, path: tuple[str, ...] = ()) -> Fleet:
     return found
 
 
-def abilities(app: Fleet, below: dict[str, Settings]) -> dict[str, Any]:
+def abilities(app: Fleet, below: Callable[[str], tuple[Settings, ...]]) -> dict[str, Any]:
     """Return what this application's jobs are, for the supervisor, which never imports them.
 
-    ``below`` are the settings of each queue, which count less than a step's and a job's own.
+    ``below`` says what counts less than a step's and a job's own settings in a queue.
     """
     steps: dict[str, dict[str, Any]] = {}
     definitions = []
     for job in app.jobs.values():
-        layers = [below[job.queue]] if job.queue in below else []
+        layers = below(job.queue)
         definitions.append(job.definition(*layers) | {"fingerprint": job.fingerprint(*layers)})
         for step in job.steps:
             policy = job.policy(step, *layers)

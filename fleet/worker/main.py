@@ -51,6 +51,7 @@ T = TypeVar("T")
 BOOT_FAILED: Final = 78  # EX_CONFIG
 CANCEL_GRACE: Final[Seconds] = 5.0
 NO_CONNECTION: Final[Seconds] = 0.5
+_NOTHING: Final = Settings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,11 @@ class Orders:
     database_url: str
     lease: Seconds
     queues: dict[str, Settings]
+    defaults: Settings
+
+    def below(self, queue: str) -> tuple[Settings, ...]:
+        """Return what counts less than a step's and a job's own settings, the strongest first."""
+        return self.queues.get(queue, _NOTHING), self.defaults
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -148,11 +154,11 @@ class Worker:
             state=state,
             draining=self.draining,
             on_progress=self._on_progress,
-            below=self.orders.queues,
+            below=self.orders.below,
             bench=_ToTheEnd(),
         )
         self._title("idle")
-        self.channel.send("ready", abilities(app, self.orders.queues) | _preloaded())
+        self.channel.send("ready", abilities(app, self.orders.below) | _preloaded())
         await self.stopping.wait()
         await self.idle.wait()
         self._flush()
@@ -259,8 +265,7 @@ class Worker:
             event = Released(failure(error))
             await asyncio.sleep(NO_CONNECTION)
         job, step = find_step(self.app.jobs, claim)
-        below = self.orders.queues.get(claim.queue)
-        policy = job.policy(step, below) if below is not None else job.policy(step)
+        policy = job.policy(step, *self.orders.below(claim.queue))
         transition = decide(claim, event, policy, random.random())
         took = time.monotonic() - started
         return pack_outcome(Outcome(claim, transition, self.orders.worker, took, policy.keep), None)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -95,7 +95,7 @@ class Runner(Host):
         state: Any = None,
         draining: Signal | None = None,
         on_progress: Callable[[Claim, Seconds, str], None] | None = None,
-        below: Mapping[str, Settings] | None = None,
+        below: Callable[[str], tuple[Settings, ...]] | None = None,
         bench: Bench | None = None,
     ) -> None:
         self.app = app
@@ -106,7 +106,7 @@ class Runner(Host):
         self._connect = connect
         self._look = look
         self._on_progress = on_progress
-        self._below = below or {}
+        self._below = below or (lambda _: ())  # what stands below a job's own, by queue
         self._runs: dict[int, _Run] = {}
         self._bench = bench or StepThread()
 
@@ -135,8 +135,7 @@ class Runner(Host):
             state=self.state,
             draining=self.draining,
         )
-        below = self._below.get(claim.queue)
-        policy = job.policy(step, below) if below is not None else job.policy(step)
+        policy = job.policy(step, *self._below(claim.queue))
         run = _Run(claim, job, step, policy, started, context)
         self._runs[claim.id] = run
         try:
