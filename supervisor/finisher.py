@@ -27,6 +27,7 @@ _log: Final = logging.getLogger("fleet.supervisor")
 
 # Enough for two more statements: beyond that claiming waits for writing.
 CROWDED: Final = 4 * BATCH
+BURIED: Final = "bury"
 
 
 @dataclass(slots=True)
@@ -34,7 +35,13 @@ class Written:
     """What the finisher tells: a task that goes on here, or one that is out of our hands."""
 
     outcome: Outcome[Transition]
-    onward: Claim | None
+    onward: Claim | None = None
+    word: str | None = None  # what the database says became of it; None: this outcome is not there
+
+
+def word_of(transition: Transition) -> str:
+    """Return how a transition is counted."""
+    return getattr(transition, "outcome", None) or type(transition).__name__.lower()
 
 
 class Finisher:
@@ -77,11 +84,11 @@ class Finisher:
         return {o.claim.id for o in self._pending} | self._writing | self._busy
 
     @staticmethod
-    def following(outcome: Outcome[Transition], fence: int | None) -> Claim | None:
-        """Return the claim that goes on here, if the outcome is written and stays ours."""
-        if fence is None or not isinstance(outcome.transition, Advance):
-            return None
-        return onward(outcome.claim, outcome.transition, fence)
+    def written(outcome: Outcome[Transition], fence: int) -> Written:
+        """Return what is told of an outcome that is in the database under this fence."""
+        transition = outcome.transition
+        following = isinstance(transition, Advance) and onward(outcome.claim, transition, fence)
+        return Written(outcome, following or None, word_of(transition))
 
     async def emptied(self) -> None:
         """Wait until everything is written."""
@@ -139,26 +146,33 @@ class Finisher:
                 self._busy.add(task)
                 continue
             if fence is None:
-                fence = await self._look(outcome)
+                written = await self._look(outcome)
+            elif task in report.unstorable:
+                written = Written(outcome, word=BURIED)  # whatever it was to become
+            else:
+                written = self.written(outcome, fence)
             untold.popleft()
             self._doubted.discard(task)
-            self._on_written(Written(outcome, self.following(outcome, fence)))
+            self._on_written(written)
 
-    async def _look(self, outcome: Outcome[Transition]) -> int | None:
-        """See why an outcome was not written; return its fence if it was, before."""
+    async def _look(self, outcome: Outcome[Transition]) -> Written:
+        """See why an outcome was not written now: it was before, or it is not ours to write."""
         claim = outcome.claim
         found = await standing(self._link, self.owner, claim)
         doubted = claim.id in self._doubted
         if found.how == "advanced":
             if doubted and isinstance(outcome.transition, Advance):
-                return found.fence
+                return self.written(outcome, found.fence)
             # Its worker wrote the outcome itself, in the step's own transaction, and died before
             # it could say so: the next step is anybody's.
             self._on_moved(claim._replace(fence=found.fence))
-        elif not doubted and not await ended(self._link, claim):
+        elif doubted:
+            # The first write was carried out and its answer lost, as far as one can know.
+            return Written(outcome, word=word_of(outcome.transition))
+        elif not await ended(self._link, claim):
             self.lost[claim.queue] += 1
             _log.warning("%s", LeaseLost(claim.id, claim.fence))
-        return None
+        return Written(outcome)
 
     def _retry_busy(self, busy: list[Outcome[Transition]]) -> None:
         self._busy -= {o.claim.id for o in busy}

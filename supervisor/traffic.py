@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from fleet.lifecycle import Event, PutBack, Transition, decide
+from fleet.lifecycle import Event, PutBack, decide
 from fleet.model import Claim, OwnerId, Seconds, TaskId
 from fleet.store import beats, claims
 from fleet.store.failures import is_passing
@@ -174,7 +174,7 @@ class Traffic:
             if fence is None:
                 self.finisher.put(outcome)
             else:
-                self._written(Written(outcome, self.finisher.following(outcome, fence)))
+                self._written(self.finisher.written(outcome, fence))
         self.crews[child.pool].serve_suspects()
         self.fetcher.freed(child.pool)
 
@@ -195,9 +195,10 @@ class Traffic:
         self.finisher.put(Outcome(claim, transition, worker, 0.0, policy.keep))
 
     def _written(self, written: Written) -> None:
-        """An outcome is in the database: go on with the next step, if there is one."""
+        """An outcome is in the database, or was refused: go on with the next step, if any."""
         transition = written.outcome.transition
-        self.outcomes[written.outcome.claim.queue, _word(transition)] += 1
+        if written.word is not None:
+            self.outcomes[written.outcome.claim.queue, written.word] += 1
         if isinstance(transition, PutBack) and transition.delay is not None:
             self.on_deferred(transition.delay)
         claim = written.onward
@@ -283,7 +284,3 @@ class Traffic:
                 await asyncio.sleep(0.5)
             else:
                 return
-
-
-def _word(transition: Transition) -> str:
-    return getattr(transition, "outcome", None) or type(transition).__name__.lower()

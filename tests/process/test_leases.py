@@ -73,6 +73,9 @@ async def test_f06_p07_a_stalled_host_cannot_write_what_was_taken_over(dsn, db, 
         assert worker.startswith(other.fleet.name)
         assert written == fence
         assert [how for how, _ in await other.attempts(task)] == ["lost"]
+        # What it would have written does not count as written.
+        stalled.fleet.until(lambda: 'lease_losses_total{queue="default"} 1.0' in _told(stalled), "")
+        assert 'outcome="released"' not in _told(stalled)
 
         # It starts again as somebody new, and works.
         more = await here.enqueue_many("quick", list(range(100)))
@@ -81,6 +84,11 @@ async def test_f06_p07_a_stalled_host_cannot_write_what_was_taken_over(dsn, db, 
         assert len(owners) == 2
         assert owner not in {o["id"] for o in owners}
         assert await db.fetchval("select count(*) from fleet.task where owner = $1", owner) == 0
+
+
+def _told(here) -> str:
+    """What it tells Prometheus."""
+    return here.fleet.get("/metrics")[1]
 
 
 async def test_f06_nothing_stays_claimed_by_an_owner_that_is_gone(dsn, db, tmp_path):

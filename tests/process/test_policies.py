@@ -1,4 +1,4 @@
-"""Where a worker takes a step's timeout and retries from: step, job, queue, config, in that order."""
+"""Where a worker takes a step's timeout and retries from: step over job over queue over config."""
 
 from __future__ import annotations
 
