@@ -10,11 +10,9 @@ error     tasks do not run, or cannot be enqueued
 
 from __future__ import annotations
 
-import asyncio
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import asyncpg
 
@@ -143,7 +141,7 @@ async def _schema(db: Database, server: health.Server) -> Finding:
         says = "there is no schema fleet in this database"
         return Finding("schema", "error", says, "fleet migrate")
     try:
-        version: int = await db.conn.fetchval("select fleet.schema_version()")
+        version = await migrations.version(db.conn)
         done = await migrations.applied(db.conn)
         migrations.pending(migrations.read(), done)
     except MigrationError as error:
@@ -197,7 +195,8 @@ async def isolation(visit: Visit) -> list[Finding]:
     if level == "read committed":
         return ok("isolation", level)
     says = f"default_transaction_isolation is {level}: claims and writes fail by conflict"
-    do = f"alter role {visit.server.role} set default_transaction_isolation = 'read committed'"
+    setting = "default_transaction_isolation = 'read committed'"
+    do = f"in psql: alter role {visit.server.role} set {setting}"
     return [Finding("isolation", "error", says, do)]
 
 
@@ -215,7 +214,7 @@ async def timeouts(visit: Visit) -> list[Finding]:
     statement = found["statement_timeout"].seconds
     if statement and statement < SHORT_STATEMENTS:
         says = f"statement_timeout is {duration(statement)} for this role: large batches may fail"
-        do = f"alter role {visit.server.role} set statement_timeout = 0"
+        do = f"in psql: alter role {visit.server.role} set statement_timeout = 0"
         findings.append(Finding("timeouts", "warning", says, do))
     return findings or ok("timeouts", "none of the server's timeouts cuts a step short")
 
@@ -242,9 +241,9 @@ async def pooler(visit: Visit) -> list[Finding]:
     try:
         if listen_url is not None:
             async with connected(listen_url.url) as conn:
-                hears = await _hears(conn)
+                hears = await health.hears(conn, within=ECHO)
         else:
-            hears = await _hears(visit.conn)
+            hears = await health.hears(visit.conn, within=ECHO)
     except DatabaseUnavailable as error:
         return [Finding("pooler", "error", f"supervisor.listen_url: {error}", "correct it")]
     if hears:
@@ -252,24 +251,6 @@ async def pooler(visit: Visit) -> list[Finding]:
     says = "LISTEN is accepted and nothing arrives: there is a pooler in transaction mode between"
     do = "set supervisor.listen_url to go past the pooler; without it Fleet polls once a beat"
     return [Finding("pooler", "warning", says, do)]
-
-
-async def _hears(conn: asyncpg.Connection[asyncpg.Record]) -> bool:
-    channel, heard = f"fleet_doctor_{uuid.uuid4().hex}", asyncio.Event()
-
-    def hear(*_: Any) -> None:
-        heard.set()
-
-    await conn.add_listener(channel, hear)
-    await conn.execute(f"notify {channel}")
-    try:
-        async with asyncio.timeout(ECHO):
-            await heard.wait()
-    except TimeoutError:
-        return False
-    finally:
-        await conn.remove_listener(channel, hear)
-    return True
 
 
 async def clock(visit: Visit) -> list[Finding]:
@@ -295,7 +276,7 @@ async def autovacuum(visit: Visit) -> list[Finding]:
         findings.append(Finding("autovacuum", "warning", says, "set autovacuum = on"))
     if not table.enabled:
         says = "autovacuum is turned off for fleet.task"
-        do = "alter table fleet.task reset (autovacuum_enabled)"
+        do = "in psql: alter table fleet.task reset (autovacuum_enabled)"
         findings.append(Finding("autovacuum", "warning", says, do))
     when = "never" if table.vacuumed_at is None else f"{table.vacuumed_at:%Y-%m-%d %H:%M}"
     says = f"fleet.task: {table.live:,} rows, {table.dead:,} dead, last vacuum {when}"
@@ -348,11 +329,11 @@ async def partitions(visit: Visit) -> list[Finding]:
         ahead = table.ahead - RETENTION_DAYS - 1
         if ahead < DAYS_AHEAD:
             says = f"fleet.{table.parent} has partitions for {max(ahead, 0)} more days"
-            do = "select * from fleet.maintain(), until it says neither dropped nor busy"
+            do = "in psql: select * from fleet.maintain(), until it says neither dropped nor busy"
             findings.append(Finding("partitions", "warning", says, do))
         if table.early:
             says = f"{table.early:,} rows in fleet.{table.parent}_default that have no day there"
-            do = "select * from fleet.maintain(); they go by themselves when their day is over"
+            do = "in psql: select * from fleet.maintain(); they go when their day is over"
             findings.append(Finding("partitions", "warning", says, do))
         elif table.late:
             says = f"{table.late:,} rows in fleet.{table.parent}_default, kept for over 3 weeks"

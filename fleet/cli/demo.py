@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fleet.cli.common import Database, connected, duration, explained, out, safe
-from fleet.cli.status import Lookout, hosts_of, queues_of
+from fleet.cli.status import hosts_of, look, queues_of
 from fleet.demo import stage
 from fleet.demo.play import Play, Summary
 from fleet.model import Seconds
@@ -94,7 +94,6 @@ class Watcher:
                 self._tell(self._so_far(), "dim")
 
     async def _show(self) -> None:
-        lookout = Lookout()
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while self._play.stage == "starting":
                 live.update(Text("Starting fleet run…", style="dim"), refresh=True)
@@ -102,11 +101,11 @@ class Watcher:
             async with connected(self._url) as conn:
                 db = Database(conn, self._url)
                 while True:
-                    live.update(await self._frame(db, lookout), refresh=True)
+                    live.update(await self._frame(db), refresh=True)
                     await asyncio.sleep(_EVERY)
 
-    async def _frame(self, db: Database, lookout: Lookout) -> RenderableType:
-        seen = await lookout.look(db)
+    async def _frame(self, db: Database) -> RenderableType:
+        seen = await look(db)
         hint = {"running": "Ctrl-C drains it", "draining": "Ctrl-C again ends it now"}
         title = Text(f"The shop is {self._play.stage}.  ", style="bold")
         title.append(hint.get(self._play.stage, ""), style="not bold dim")

@@ -10,7 +10,7 @@ import click
 
 from fleet.cli.common import Database, Where, as_json, database_options, out, print_json, run, warn
 from fleet.errors import DatabaseUnavailable, MigrationError, NoDatabase
-from fleet.store import grants, migrations
+from fleet.store import grants, health, migrations
 from fleet.store.migrations import Migration
 
 
@@ -74,7 +74,7 @@ async def _apply(
         raise MigrationError(
             f"PostgreSQL refused: {error}. Migrations are run by the owner of the schema fleet; "
             f"to create it, a role needs CREATE on the database, or an administrator runs: "
-            f"CREATE SCHEMA fleet AUTHORIZATION {await db.conn.fetchval('select current_user')}"
+            f"CREATE SCHEMA fleet AUTHORIZATION {(await health.server(db.conn)).role}"
         ) from error
     version = max(await migrations.applied(db.conn), default=0)
     if talk:

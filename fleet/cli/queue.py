@@ -32,7 +32,7 @@ from fleet.model import Seconds
 from fleet.names import check_name
 from fleet.settings import QueueSettings, run_settings
 from fleet.settings.overrides import LIVE, read_override
-from fleet.store import control
+from fleet.store import clock, control
 from fleet.store.control import Override, Owner
 
 
@@ -194,7 +194,7 @@ async def _length(db: Database, seconds: Seconds | None, until: datetime | None)
         raise click.UsageError("give --for or --until, not both")
     if until is None:
         return seconds
-    now: datetime = await db.conn.fetchval("select fleet.now()")
+    now = await clock.now(db.conn)
     if until <= now:
         raise click.UsageError(f"--until {local(until)} is over: it is {local(now)}")
     return (until - now).total_seconds()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Final
 
-import asyncpg
 import click
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -39,13 +37,8 @@ from fleet.store.overview import (
     QueueStatus,
     WorkerStatus,
     overview,
-    rates,
 )
-
-# The rates walk the archive. Whoever only looks must not keep the server busy: a question that
-# takes longer is given up, and asked again no sooner than twenty times its own duration.
-_MOST: Final = "1s"
-_PATIENCE: Final = 20
+from fleet.store.rates import rates
 
 WORKER_STATES: Final = {"booting": "yellow", "retiring": "yellow", "dead": "red"}
 
@@ -60,53 +53,31 @@ def status(where: Where, watch: bool, interval: Seconds, as_json: bool) -> None:
     if watch:
         run(where, lambda db: _watch(db, interval, as_json))
         return
-    found = run(where, lambda db: _look(db, Lookout()))
+    found = run(where, _look)
     if as_json:
         print_json(found[1])
     else:
         out().print(found[0])
 
 
-@dataclass(slots=True)
-class Lookout:
-    """Looks at the fleet again and again, and at its archive no more often than is polite."""
-
-    _again_at: float = 0.0
-    _rates: dict[str, float] | None = field(default=None)
-
-    async def look(self, db: Database) -> Overview:
-        """Look once, in one snapshot: a task which is moving is counted once."""
-        async with db.conn.transaction(isolation="repeatable_read", readonly=True):
-            seen = await overview(db.conn)
-            await self._look_at_rates(db)
-        seen.tell_rates(self._rates)
-        return seen
-
-    async def _look_at_rates(self, db: Database) -> None:
-        started = time.monotonic()
-        if started < self._again_at:
-            return
-        try:
-            async with db.conn.transaction():
-                await db.conn.execute(f"set local statement_timeout = '{_MOST}'")
-                self._rates = await rates(db.conn)
-                await db.conn.execute("set local statement_timeout = default")
-        except asyncpg.QueryCanceledError:
-            self._rates = None
-        took = time.monotonic() - started
-        self._again_at = time.monotonic() + _PATIENCE * took
+async def look(db: Database) -> Overview:
+    """Look once, in one snapshot: a task which is moving is counted once."""
+    async with db.conn.transaction(isolation="repeatable_read", readonly=True):
+        seen = await overview(db.conn)
+        seen.tell_rates(await rates(db.conn))
+    return seen
 
 
-async def _look(db: Database, lookout: Lookout) -> tuple[RenderableType, dict[str, Any]]:
-    seen = await lookout.look(db)
+async def _look(db: Database) -> tuple[RenderableType, dict[str, Any]]:
+    seen = await look(db)
     return _drawn(db, seen), _as_dict(db, seen)
 
 
 async def _watch(db: Database, interval: Seconds, as_json: bool) -> None:
-    console, lookout = out(), Lookout()
+    console = out()
     if as_json or not console.is_terminal:
         while True:
-            drawn, plain = await _look(db, lookout)
+            drawn, plain = await _look(db)
             if as_json:
                 print_json(plain, lines=True)
             else:
@@ -114,7 +85,7 @@ async def _watch(db: Database, interval: Seconds, as_json: bool) -> None:
             await asyncio.sleep(interval)
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            live.update((await _look(db, lookout))[0], refresh=True)
+            live.update((await _look(db))[0], refresh=True)
             await asyncio.sleep(interval)
 
 
@@ -179,10 +150,8 @@ def queues_of(seen: Overview) -> RenderableType:
     return rows
 
 
-def rate(found: float | None) -> str:
-    """Return a pace in three digits or so; a question mark where it took too long to count."""
-    if found is None:
-        return "?"
+def rate(found: float) -> str:
+    """Return a pace in three digits or so."""
     if found == 0:
         return "-"
     return f"{found:,.0f}" if found >= 10 else f"{found:.2g}" if found < 1 else f"{found:.1f}"

@@ -28,7 +28,7 @@ from fleet.cli.common import (
     styled,
     table,
 )
-from fleet.cli.status import Lookout, heading, hosts_of, notices, queues_of, rate
+from fleet.cli.status import heading, hosts_of, look, notices, queues_of, rate
 from fleet.model import Seconds
 from fleet.store.overview import Overview, Recent, recent
 
@@ -47,21 +47,21 @@ def top(where: Where, interval: Seconds, once: bool) -> None:
 
 
 async def _watch(db: Database, interval: Seconds, once: bool) -> None:
-    console, lookout, past = out(), Lookout(), Past()
+    console, past = out(), Past()
     if once or not console.is_terminal:
-        console.print(await _frame(db, lookout, past))
+        console.print(await _frame(db, past))
         return
     leave = asyncio.Event()
     with _keys(leave), Live(console=console, auto_refresh=False, screen=True) as live:
         while not leave.is_set():
-            live.update(await _frame(db, lookout, past), refresh=True)
+            live.update(await _frame(db, past), refresh=True)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):
                     await leave.wait()
 
 
-async def _frame(db: Database, lookout: Lookout, past: Past) -> RenderableType:
-    seen = await lookout.look(db)
+async def _frame(db: Database, past: Past) -> RenderableType:
+    seen = await look(db)
     past.add(seen)
     failures = await recent(db.conn, _FAILURES)
     parts: list[RenderableType] = [
@@ -93,8 +93,7 @@ class Past:
 
     def line(self, seen: Overview) -> Text:
         """Return the sums of the fleet in one line."""
-        rates = [queue.rate for queue in seen.queues]
-        done = None if None in rates else sum(found or 0.0 for found in rates)
+        done = sum(queue.rate for queue in seen.queues)
         line = Text()
         for name, values, style in (
             ("ready", self._ready, "cyan"),

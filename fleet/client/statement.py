@@ -1,58 +1,13 @@
-"""The SQL that enqueues one task, for whoever executes it on their own."""
+"""``job.statement()``: the SQL of an enqueue, as part of the trace we are in."""
 
 from __future__ import annotations
 
-from typing import Any, Final
-
+from fleet.client.client import traced
 from fleet.model import Submission
-from fleet.store.dialect import Params, Style, render
-from fleet.store.enqueue import interval
-from fleet.telemetry import current_traceparent
-
-# Casts, because drivers send text where PostgreSQL would look for a function that takes text.
-_TYPES: Final = {
-    "job": "text",
-    "input": "text::jsonb",
-    "queue": "text",
-    "step": "text",
-    "priority": "int",
-    "delay": "text::interval",
-    "at": "timestamptz",
-    "key": "text",
-    "unique_key": "text",
-    "unique_scope": "text",
-    "traceparent": "text",
-}
+from fleet.store import statement as store
+from fleet.store.dialect import Params, Style
 
 
 def statement(submission: Submission, style: Style = "asyncpg") -> tuple[str, Params]:
-    """Return ``(sql, params)`` of one call of ``fleet.enqueue``, whose value is the task's id.
-
-    >>> order = Submission(job="order", step="render", queue="billing", input='{"id":1}')
-    >>> sql, params = statement(order, "named")
-    >>> sql[:85]
-    'select fleet.enqueue(job => cast(:job as text), input => cast(:input as text)::jsonb,'
-    >>> params
-    {'job': 'order', 'input': '{"id":1}', 'queue': 'billing', 'step': 'render', 'priority': 0}
-    """
-    given = {name: value for name, value in _arguments(submission).items() if value is not None}
-    call = ", ".join(
-        f"{name} => ${number}::{_TYPES[name]}" for number, name in enumerate(given, start=1)
-    )
-    return render(f"select fleet.enqueue({call}) as id", list(given.values()), style, list(given))
-
-
-def _arguments(s: Submission) -> dict[str, Any]:
-    return {
-        "job": s.job,
-        "input": s.input,
-        "queue": s.queue,
-        "step": s.step,
-        "priority": s.priority,
-        "delay": interval(s.delay),
-        "at": s.at,
-        "key": s.key,
-        "unique_key": s.unique,
-        "unique_scope": s.unique_scope if s.unique is not None else None,
-        "traceparent": s.trace or current_traceparent(),
-    }
+    """Return ``(sql, params)`` of one call of ``fleet.enqueue``, whose value is the task's id."""
+    return store.statement(traced(submission), style)

@@ -22,6 +22,7 @@ import asyncpg
 from fleet.demo import shop
 from fleet.demo.host import Host, Record, running
 from fleet.model import Seconds, TaskId
+from fleet.store import clock, depths
 from fleet.store.journal import Entry, journal
 from fleet.store.migrations import migrate
 
@@ -33,10 +34,6 @@ _PACE: Final[Seconds] = 0.04  # between two orders
 _LAST: Final[Seconds] = 20.0  # for what is left when the time is up
 _WINDOW: Final = timedelta(seconds=5)  # a row may be committed a little after its time
 _REVIEW_AFTER: Final[Seconds] = 2.0
-
-_LEFT: Final = "select count(*) from fleet.task"
-_LEDGER: Final = "select count(*) as n, count(distinct order_id) as orders from shop.ledger"
-_CLEAR: Final = "truncate shop.ledger"
 
 
 @dataclass(slots=True)
@@ -113,10 +110,8 @@ class Play:
     async def _prepare(self, conn: Connection) -> datetime:
         async for _ in migrate(conn):
             pass
-        await conn.execute(shop.LEDGER)
-        await conn.execute(_CLEAR)
-        since: datetime = await conn.fetchval("select fleet.now()")
-        return since
+        await shop.open_ledger(conn)
+        return await clock.now(conn)
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────
 
@@ -175,7 +170,7 @@ class Play:
         watcher = await asyncpg.connect(self._url)
         try:
             while not self._interrupted.is_set() and loop.time() < deadline:
-                if not await watcher.fetchval(_LEFT):
+                if not await depths.live(watcher):
                     break
                 await self._pause(_LOOK)
         finally:
@@ -246,10 +241,9 @@ class Play:
             summary.waits.append(max((began - entry.enqueued_at).total_seconds(), 0.0))
 
     async def _count(self, conn: Connection) -> None:
-        self.summary.left = await conn.fetchval(_LEFT)
-        ledger = await conn.fetchrow(_LEDGER)
-        assert ledger is not None
-        self.summary.booked = ledger["n"] if ledger["n"] == ledger["orders"] else -1
+        self.summary.left = await depths.live(conn)
+        entries, orders = await shop.count_ledger(conn)
+        self.summary.booked = entries if entries == orders else -1
 
 
 def _told(entry: Entry) -> str:

@@ -11,19 +11,34 @@ import hashlib
 import os
 import signal
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import asyncpg
 
 from fleet import Context, Fleet, Job, Retry
 
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
 app = Fleet(name="shop")
 
-LEDGER = """
-create schema if not exists shop;
-create table if not exists shop.ledger (
-    order_id  int not null,
-    cents     int not null,
-    booked_at timestamptz not null default now()
-)
-"""
+
+async def open_ledger(conn: Connection) -> None:
+    """Make the shop's own table, and empty it."""
+    await conn.execute("""
+        create schema if not exists shop;
+        create table if not exists shop.ledger (
+            order_id  int not null,
+            cents     int not null,
+            booked_at timestamptz not null default now()
+        );
+        truncate shop.ledger
+    """)
+
+
+async def count_ledger(conn: Connection) -> tuple[int, int]:
+    """Return how many entries there are, and of how many orders."""
+    found = await conn.fetch("select count(*), count(distinct order_id) from shop.ledger")
+    return found[0][0], found[0][1]
 
 
 class ServiceDown(Exception):

@@ -167,25 +167,7 @@ async def orphaned(conn: Executor) -> list[OwnerId]:
     return [OwnerId(row["owner"]) for row in await conn.fetch(_ORPHANED)]
 
 
-_PROMOTE: Final = """
-with due as materialized (
-    select d.id, nextval('fleet.position') as pos
-      from (select w.id from fleet.task w
-             where w.due_at <= fleet.now() and w.waiting_for is null
-             order by w.due_at
-             limit $1
-               for update skip locked) d)
-update fleet.task t
-   set state = case when t.key is null or t.granted then 'ready' else 'waiting' end,
-       pos = case when t.key is null or t.granted then due.pos end,
-       waiting_for = case when t.key is null or t.granted then null else t.key end,
-       due_at = case when t.key is null or t.granted then null else t.due_at end,
-       rank = -2 * t.priority + 1,
-       ready_at = t.due_at
-  from due
- where t.id = any (array(select id from due)) and t.id = due.id
-returning t.queue::text, t.state
-"""
+_PROMOTE: Final = "select queue, n from fleet.promote($1::int)"
 
 
 async def promote(conn: Executor, limit: int = 1000) -> dict[str, int]:
@@ -194,11 +176,7 @@ async def promote(conn: Executor, limit: int = 1000) -> dict[str, int]:
     Returns how many became ready in each queue. A keyed task that does not hold its key yet
     starts to wait for it instead: ``grant_keys`` is next.
     """
-    ready: dict[str, int] = {}
-    for row in await conn.fetch(_PROMOTE, limit):
-        ready.setdefault(row["queue"], 0)
-        ready[row["queue"]] += row["state"] == "ready"
-    return ready
+    return {row["queue"]: row["n"] for row in await conn.fetch(_PROMOTE, limit)}
 
 
 _GRANT: Final = "select fleet.grant_keys($1::int) as given"

@@ -1,4 +1,4 @@
-"""How much waits in each queue, for Prometheus."""
+"""How much waits in each queue: for Prometheus, the demo and drains."""
 
 from __future__ import annotations
 
@@ -32,3 +32,20 @@ async def depths(conn: Executor) -> list[Depth]:
         Depth(row["queue"], row["state"], row["n"], max(row["oldest"], 0.0))
         for row in await conn.fetch(_DEPTHS)
     ]
+
+
+_LIVE: Final = "select count(*) as n from fleet.task"
+
+
+async def live(conn: Executor) -> int:
+    """Return how many tasks have not ended yet."""
+    n: int = (await conn.fetch(_LIVE))[0]["n"]
+    return n
+
+
+_IN_LINE: Final = "select distinct t.queue::text as queue from fleet.task t where t.pos is not null"
+
+
+async def queues_in_line(conn: Executor) -> list[str]:
+    """Return the queues in which something is ready or runs."""
+    return [row["queue"] for row in await conn.fetch(_IN_LINE)]

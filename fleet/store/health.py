@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+import asyncpg
 
 from fleet.model import Seconds
 from fleet.store.executor import Executor
@@ -284,6 +288,30 @@ async def clock_offset(executor: Executor, tries: int = 3) -> Offset:
             best = found
     assert best is not None
     return best
+
+
+# ── NOTIFY ───────────────────────────────────────────────────────────────────────────────────────
+
+_NOTIFY: Final = "select pg_notify($1::text, '')"
+
+
+async def hears(conn: asyncpg.Connection[asyncpg.Record], *, within: Seconds) -> bool:
+    """Tell whether LISTEN hears what is notified on the same connection."""
+    channel, heard = f"fleet_doctor_{uuid.uuid4().hex}", asyncio.Event()
+
+    def hear(*_: Any) -> None:
+        heard.set()
+
+    await conn.add_listener(channel, hear)
+    await conn.fetch(_NOTIFY, channel)
+    try:
+        async with asyncio.timeout(within):
+            await heard.wait()
+    except TimeoutError:
+        return False
+    finally:
+        await conn.remove_listener(channel, hear)
+    return True
 
 
 # ── definitions ──────────────────────────────────────────────────────────────────────────────────

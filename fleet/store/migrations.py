@@ -82,14 +82,20 @@ def read(directory: Path | None = None) -> list[Migration]:
 LATEST: Final = len(list(folder().glob("*.sql")))
 
 
+async def version(conn: asyncpg.Connection[asyncpg.Record]) -> int:
+    """Return the version of the schema."""
+    found: int = (await conn.fetch(_VERSION))[0]["version"]
+    return found
+
+
 async def require(conn: asyncpg.Connection[asyncpg.Record], needed: int = LATEST) -> None:
     """Raise ``SchemaOutdated``, with the command to type, unless the schema is recent enough."""
     try:
-        rows = await conn.fetch(_VERSION)
+        found = await version(conn)
     except (asyncpg.InvalidSchemaNameError, asyncpg.UndefinedFunctionError):
         raise SchemaOutdated(0, needed) from None
-    if rows[0]["version"] < needed:
-        raise SchemaOutdated(rows[0]["version"], needed)
+    if found < needed:
+        raise SchemaOutdated(found, needed)
 
 
 async def applied(conn: asyncpg.Connection[asyncpg.Record]) -> dict[int, tuple[str, str]]:

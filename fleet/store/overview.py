@@ -16,7 +16,6 @@ from fleet.store.results import failure
 
 # So often in a row, and it is no accident any more: its step does not fit into the drain.
 MANY_RELEASES: Final = 5
-RATE_OVER: Final[Seconds] = 60.0
 _SHOWN: Final = 20
 
 # One walk over what is live answers everything: few groups, however many rows. A definition counts
@@ -63,14 +62,6 @@ select t.id as task_id, t.queue::text, t.job::text, t.step, t.releases
  limit $2::int
 """
 
-# There is no index on finished_at (it would cost every finish): this walks the archive.
-_RATES: Final = """
-select a.queue, count(*) / $1::float8 as rate
-  from fleet.archive a
- where a.finished_at > fleet.now() - $1::float8 * interval '1 s'
- group by a.queue
-"""
-
 _RECENT: Final = """
 (select a.ended_at as at, a.task_id, a.job, a.step, a.attempt, a.outcome, a.error::text as error
    from fleet.attempt a
@@ -101,7 +92,7 @@ class QueueStatus:
     running: int = 0
     buried: int = 0
     oldest_ready: Seconds | None = None
-    rate: float | None = None
+    rate: float = 0.0
     due: int = 0
     served: bool = False
     paused: bool = False
@@ -194,10 +185,8 @@ class Overview:
         """The queues in which work is due that nobody would take."""
         return [queue for queue in self.queues if queue.unserved]
 
-    def tell_rates(self, found: dict[str, float] | None) -> None:
-        """Take in the rates; None: they are not known."""
-        if found is None:
-            return
+    def tell_rates(self, found: dict[str, float]) -> None:
+        """Take in how many ended in a second, by queue."""
         for name in found.keys() - {queue.queue for queue in self.queues}:
             self.queues.append(QueueStatus(name))
         for queue in self.queues:
@@ -255,11 +244,6 @@ async def _overrides(executor: Executor) -> list[Override]:
     if not (await executor.fetch(_MAY_READ))[0]["may"]:
         return []
     return await overrides(executor)
-
-
-async def rates(executor: Executor, over: Seconds = RATE_OVER) -> dict[str, float]:
-    """Return how many tasks a second went to the archive lately, by queue."""
-    return {row["queue"]: row["rate"] for row in await executor.fetch(_RATES, over)}
 
 
 class Recent(NamedTuple):

@@ -16,19 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import asyncpg
-
 from fleet.database import located_async
 from fleet.errors import FleetError
 from fleet.lifecycle import Advance, Bury, Cancel, Finish, PutBack, Transition
-from fleet.model import Claim, OwnerId, TaskId
-from fleet.store import claims, owners, results
+from fleet.model import Claim, OwnerId, Seconds, TaskId
+from fleet.store import beats, claims, depths, results
 from fleet.store.connections import executor_for, is_sync
 from fleet.store.executor import Executor
 from fleet.store.outcomes import Outcome, write
 from fleet.store.standing import Standing, standing
 from fleet.testing.callers import Borrowed, caller_for
 from fleet.testing.clock import Clock
+from fleet.testing.connections import connection
 from fleet.testing.notes import Notes
 from fleet.worker.lifespan import lifespan
 from fleet.worker.runner import Connect, Runner
@@ -37,7 +36,8 @@ from fleet.worker.threads import Bench
 if TYPE_CHECKING:
     from fleet.app import Fleet
 
-_QUEUES: Final = "select distinct queue::text as queue from fleet.task where pos is not null"
+_LEASE: Final[Seconds] = 15.0  # as a supervisor has it; a drain is not watched
+_BUSY: Final[Seconds] = 2.0  # somebody's transaction that holds a row takes so long at the most
 
 
 @dataclass(slots=True)
@@ -103,10 +103,10 @@ async def _workplace(app: Fleet, conn: Any) -> AsyncIterator[_Place]:
     if conn is None:
         async with (
             located_async(app.database_url) as url,
-            _connection(url) as own,
-            _connection(url) as aside,
+            connection(url) as own,
+            connection(url) as aside,
         ):
-            yield _Place(own, lambda: _connection(url), aside)
+            yield _Place(own, lambda: connection(url), aside)
         return
     yield _Place(executor_for(conn), _same(conn))
 
@@ -124,13 +124,13 @@ def _same(conn: Any) -> Connect:
     return same
 
 
-@contextlib.asynccontextmanager
-async def _connection(url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-    conn = await asyncpg.connect(url)
-    try:
-        yield conn
-    finally:
-        await conn.close()
+def _still_open(outcome: Outcome[Transition]) -> str:
+    error = getattr(outcome.transition, "error", None)
+    why = f" It ended with {error.type}: {error.message}" if error is not None else ""
+    return (
+        f"drain: what became of task {outcome.claim.id} ({outcome.claim.job}) cannot be written: a "
+        f"transaction that changes it is still open.{why}"
+    )
 
 
 class _Drain:
@@ -148,8 +148,8 @@ class _Drain:
 
     async def run(self) -> Drained:
         db = self.place.executor
-        owner = await owners.register(db, socket.gethostname(), os.getpid())
-        notes = Notes(self.place.aside)
+        owner = await beats.register(db, socket.gethostname(), os.getpid(), _LEASE)
+        notes = Notes(self.place.aside, owner)
 
         async def look(claim: Claim) -> Standing:
             return await standing(db, owner, claim)
@@ -173,7 +173,7 @@ class _Drain:
         finally:
             runner.close()
             await notes.written()
-            await owners.retire(db, owner)
+            await beats.forget(db, owner)
 
     async def _pass(self, owner: OwnerId, runner: Runner, notes: Notes) -> bool:
         """Run the one most urgent task of each queue; False if there was none."""
@@ -182,8 +182,8 @@ class _Drain:
         promoted = await claims.promote(db)
         granted = await claims.grant_keys(db)
         ran = False
-        for row in await db.fetch(_QUEUES):
-            for claim in await claims.claim(db, owner, row["queue"], 1, self.known):
+        for queue in await depths.queues_in_line(db):
+            for claim in await claims.claim(db, owner, queue, 1, self.known):
                 ran = True
                 await self._run(owner, runner, claim, notes)
         return ran or bool(promoted) or bool(granted)
@@ -213,10 +213,14 @@ class _Drain:
         return True
 
     async def _write(self, owner: OwnerId, outcome: Outcome[Transition]) -> int | None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _BUSY
         while True:
             report = await write(self.place.executor, owner, [outcome])
             if outcome.claim.id not in report.busy:
                 return report.fences.get(outcome.claim.id)
+            if clock() > deadline:
+                raise FleetError(_still_open(outcome))
             await asyncio.sleep(0.01)  # whoever has the row locked lets go of it soon
 
     def _count(self, outcome: Outcome[Transition], fence: int | None) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
-from fleet.model import Claim
+from fleet.model import Claim, OwnerId
+from fleet.store.beats import note_progress
 from fleet.store.executor import Executor
-
-_PROGRESS: Final = """
-update fleet.task set progress = jsonb_build_object('fraction', $3::float8, 'message', $4::text)
- where id = $1::bigint and fence = $2::bigint
-"""
 
 
 class Notes:
     """Takes notes from any thread and writes them one after another on a connection of its own."""
 
-    def __init__(self, executor: Executor | None) -> None:
+    def __init__(self, executor: Executor | None, owner: OwnerId) -> None:
         self._executor = executor
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._pending: asyncio.Queue[tuple[int, int, float, str]] = asyncio.Queue()
         self._writer: asyncio.Task[None] | None = None
@@ -37,7 +33,7 @@ class Notes:
         while not self._pending.empty():
             note = self._pending.get_nowait()
             if self._executor is not None:
-                await self._executor.fetch(_PROGRESS, *note)
+                await note_progress(self._executor, self._owner, [[*note]])
 
     async def written(self) -> None:
         """Wait until everything noted so far is in the database."""

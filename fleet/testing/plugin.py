@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
 import pytest
 
 from fleet.store.migrations import migrate
 from fleet.testing.clock import Clock
+from fleet.testing.connections import connection
 
 T = TypeVar("T")
 
@@ -80,21 +80,15 @@ def database_url(server: str, name: str) -> str:
 
 
 async def _execute(url: str, statement: str) -> None:
-    conn = await asyncpg.connect(url)
-    try:
+    async with connection(url) as conn:
         await conn.execute(statement)
-    finally:
-        await conn.close()
 
 
 async def _prepare(url: str) -> None:
-    conn = await asyncpg.connect(url)
-    try:
+    async with connection(url) as conn:
         # Two hundred files of partitions would make each copy six times as slow.
         async for _ in migrate(conn, partitions=False):
             pass
-    finally:
-        await conn.close()
     await Clock(url).install()
 
 

@@ -18,7 +18,7 @@ import asyncpg
 from fleet.lifecycle import Released, decide
 from fleet.model import OwnerId
 from fleet.policy import Policy
-from fleet.store import claims, owners
+from fleet.store import beats, claims
 from fleet.store.enqueue import insert_many
 from fleet.store.outcomes import Outcome, write
 from tests.chaos.victim import transfer
@@ -38,7 +38,7 @@ async def take_over(db: asyncpg.Connection, pid: int) -> None:
                 for c in held
             ]
             await write(db, owner, outcomes)
-        await owners.retire(db, owner)
+        await beats.forget(db, owner)
 
 
 async def torment(dsn: str, db: asyncpg.Connection, rounds: int) -> tuple[list[int], Counter[str]]:

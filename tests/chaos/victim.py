@@ -22,7 +22,7 @@ import asyncpg
 
 from fleet import Context, Fleet, Job
 from fleet.model import Claim
-from fleet.store import claims, owners
+from fleet.store import beats, claims
 from fleet.store.outcomes import write
 from fleet.store.standing import Standing, standing
 from fleet.worker.runner import Runner
@@ -119,7 +119,7 @@ async def work(url: str, doom: Doomed) -> None:
             conn.terminate()
 
     async with connect() as db:
-        owner = await owners.register(db, socket.gethostname(), os.getpid())
+        owner = await beats.register(db, socket.gethostname(), os.getpid(), 15.0)
 
         async def look(claim: Claim) -> Standing:
             return await standing(db, owner, claim)
@@ -136,7 +136,7 @@ async def work(url: str, doom: Doomed) -> None:
                         report = await write(db, owner, [attempt.outcome])
                         fence = report.fences.get(claim.id)
                     following = None if fence is None else attempt.next(fence)
-        await owners.retire(db, owner)
+        await beats.forget(db, owner)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 from fleet import Context, Fatal, Fleet, Retry, To
 from fleet.errors import ReviveRefused, TaskNotFound, UnknownJob
-from fleet.store import claims, owners, registry, tasks
+from fleet.store import beats, claims, registry, tasks
 from fleet.store.journal import journal
 from fleet.store.overview import overview
 from fleet.testing import drain
@@ -185,7 +185,7 @@ async def test_a_buried_task_shows_its_error_with_the_traceback(app, db):
 
 async def test_a_running_task_shows_who_holds_it_and_its_attempt_under_way(app, db):
     task = await enqueue(app, "fatal", 1)
-    owner = await owners.register(db, "host-a", 42)
+    owner = await beats.register(db, "host-a", 42, 15.0)
     await claims.claim(db, owner, "emails", 1, ["fatal/fatal"])
 
     shown = await tasks.show(db, task)
@@ -300,7 +300,7 @@ async def test_the_overview_counts_every_state_and_the_age_of_the_oldest(app, db
     await enqueue(app, "fatal", 2)
     await enqueue(app, "sleepy", delay=60)
     await enqueue(app, "sleepy", key="customer-7")
-    owner = await owners.register(db, "host-a", 42)
+    owner = await beats.register(db, "host-a", 42, 15.0)
     await enqueue(app, "order-receipt", {})
     await claims.claim(db, owner, "billing", 1, ["order-receipt/render"])
 
@@ -315,7 +315,7 @@ async def test_the_overview_counts_every_state_and_the_age_of_the_oldest(app, db
 
 
 async def test_an_owner_that_was_not_heard_of_for_long_is_not_alive(db, fleet_clock):
-    await owners.register(db, "host-a", 42)
+    await beats.register(db, "host-a", 42, 15.0)
     await fleet_clock.advance(minutes=2)
 
     assert not (await overview(db)).owners[0].alive
