@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from fleet.lifecycle import Advance, Bury, Cancel, Finish, PutBack, Transition
 from fleet.model import Failure, OwnerId, TaskId
+from fleet.store.anew import Anew
 from fleet.store.executor import Executor
 from fleet.store.failures import is_locked, is_refusal
 from fleet.store.writes.advance import advance
@@ -70,7 +71,7 @@ async def write_in_transaction(
 
     A refusal is raised as it is: the transaction is broken, and the caller rolls it back.
     """
-    fences = await _statement(outcome.transition)(conn, owner, [outcome])
+    fences = await _statement(outcome.transition)(Anew(conn), owner, [outcome])
     return fences.get(outcome.claim.id)
 
 
