@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import asyncpg
 
@@ -39,8 +39,9 @@ from fleet.policy import Policy, Settings
 from fleet.step import Step
 from fleet.store.connections import at_once, executor_for, is_sync
 from fleet.store.enqueue import children_json
+from fleet.store.failures import is_disconnect
 from fleet.store.outcomes import Outcome, write_in_transaction
-from fleet.store.standing import Standing
+from fleet.store.standing import Standing, Undecided
 from fleet.worker.execute import Misrouted, call, event_of, failure, find_step, interpret
 from fleet.worker.threads import Bench, StepThread
 
@@ -49,6 +50,15 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("fleet.worker")
 
+ROLLBACK: Final[Seconds] = 5.0
+_DATABASE_ERRORS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
+
+_Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Connect = Callable[[], AbstractAsyncContextManager["asyncpg.Connection[asyncpg.Record]"]]
 Look = Callable[[Claim], Awaitable[Standing]]
 
@@ -120,7 +130,11 @@ class Runner(Host):
             run.context.cancelled.set()
 
     async def run(self, claim: Claim) -> Attempt:
-        """Execute one attempt; whatever happens in it, an outcome comes back."""
+        """Execute one attempt; whatever happens in it, an outcome comes back.
+
+        Where no connection can be had for a transactional step, nothing has happened: that is
+        raised.
+        """
         started = time.monotonic()
         try:
             job, step = find_step(self.app.jobs, claim)
@@ -189,36 +203,36 @@ class Runner(Host):
                 if fence is None:
                     raise LeaseLost(run.claim.id, run.claim.fence)
             except BaseException as error:
-                if not conn.is_closed():
-                    await transaction.rollback()
-                return Attempt(self._outcome(run, self._broken(run, conn, error)))
+                gone = await _roll_back(conn, transaction)
+                return Attempt(self._outcome(run, self._broken(run, error, gone)))
             finally:
                 run.context._tx = None
             try:
                 await transaction.commit()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-                if not conn.is_closed():
+            except _DATABASE_ERRORS as error:
+                if not _is_gone(conn) and not _hung_up(error):
                     # The server answered: a deferred constraint, a serialization failure.
                     return Attempt(self._outcome(run, Failed(failure(error))))
             else:
                 return Attempt(outcome, fence)
         return await self._in_doubt(run, outcome)
 
-    def _broken(
-        self, run: _Run, conn: asyncpg.Connection[asyncpg.Record], error: BaseException
-    ) -> Event:
+    def _broken(self, run: _Run, error: BaseException, gone: bool) -> Event:
         if isinstance(error, LeaseLost):
             _log.warning("%s", error)
             return Released()  # its write is fenced too, and will do nothing
         event = self._raised(run, error)
-        if conn.is_closed() and isinstance(event, Failed):
+        if gone and isinstance(event, Failed) and _for_the_connection(error):
             # The database went away under the step, which is not the step's fault.
             return Released(event.error)
         return event
 
     async def _in_doubt(self, run: _Run, outcome: Outcome[Transition]) -> Attempt:
         """COMMIT was sent and no answer came: look whether it happened."""
-        found = await self._look(run.claim)
+        try:
+            found = await self._look(run.claim)
+        except Exception as error:
+            return self._unseen(run, error)
         if found.how == "held":
             told = "the connection broke at COMMIT; it had not happened, so the step runs again"
             return Attempt(self._outcome(run, Released(Failure(type="LostCommit", message=told))))
@@ -252,16 +266,31 @@ class Runner(Host):
         self, run: _Run, finished: Outcome[Transition], event: Event
     ) -> Attempt:
         """The step has ended; did the transaction it finished in commit?"""
-        found = await self._look(run.claim)
-        if found.how != "held":
-            return Attempt(finished, found.fence)
+        state = "was never committed"
+        try:
+            found = await self._look(run.claim)
+        except Undecided:
+            state = "is still open"
+        except Exception as error:
+            return self._unseen(run, error)
+        else:
+            if found.how != "held":
+                return Attempt(finished, found.fence)
         if isinstance(event, Failed | Refused | Released):
             return Attempt(self._outcome(run, event))
         told = (
-            "ctx.finish was called, but the transaction it was called in was never committed: "
-            "leave its `with` block before the step returns"
+            f"ctx.finish was called, but the transaction it was called in {state}: commit it, or "
+            f"leave its `with` block, before the step returns"
         )
+        # The outcome cannot be written while that transaction has the row, so it is said here, too.
+        _log.warning("task %s: %s", run.claim.id, told)
         return Attempt(self._outcome(run, Failed(Failure(type="NotCommitted", message=told))))
+
+    def _unseen(self, run: _Run, error: Exception) -> Attempt:
+        """Nobody could look. What is said now is fenced, and counts only if nothing was written."""
+        away = is_disconnect(error) or isinstance(error, Undecided)
+        event = Released(failure(error)) if away else Failed(failure(error))
+        return Attempt(self._outcome(run, event))
 
     # ── outcomes ────────────────────────────────────────────────────────────────────────────────
 
@@ -287,6 +316,40 @@ class Runner(Host):
         """Pass a step's progress on."""
         if self._on_progress is not None:
             self._on_progress(context._claim, fraction, message)
+
+
+async def _roll_back(conn: _Connection, transaction: asyncpg.transaction.Transaction) -> bool:
+    """Undo what was done, whatever it takes; True if the database turns out to be gone."""
+    try:
+        async with asyncio.timeout(ROLLBACK):
+            await transaction.rollback()
+    except _DATABASE_ERRORS as error:
+        gone = _is_gone(conn) or _hung_up(error)
+        if not _is_gone(conn):
+            conn.terminate()  # the step left it in no state for anybody else
+        return gone
+    return False
+
+
+def _is_gone(conn: _Connection) -> bool:
+    try:
+        return conn.is_closed()
+    except asyncpg.InterfaceError:
+        return True  # its pool has noticed, and taken it back
+
+
+def _hung_up(error: BaseException) -> bool:
+    # asyncpg's own errors are about the use of a connection that may be whole.
+    return is_disconnect(error) and not isinstance(error, asyncpg.InterfaceError)
+
+
+def _for_the_connection(error: BaseException | None) -> bool:
+    """Tell whether a lost connection is why the step raised, perhaps in words of its own."""
+    while error is not None:
+        if is_disconnect(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class _AlreadyDone:

@@ -1,4 +1,8 @@
-"""The database connections of a worker: opened when a step first needs one, few, and bounded."""
+"""The database connections of a worker: opened when a step first needs one, closed when idle.
+
+There may be as many as steps may run at once. With fewer, a step would wait for a connection while
+it occupies a slot and its time runs, and those of other steps decide whether it gets one.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,25 @@ from typing import Any, Final
 import asyncpg
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
+from fleet.errors import FleetError
 from fleet.model import Claim, OwnerId, Seconds
 from fleet.store.failures import is_disconnect
 from fleet.store.standing import Standing, standing
 
-LIMIT: Final = 4
 CONNECT_TIMEOUT: Final[Seconds] = 10.0
+_IDLE: Final[Seconds] = 60.0
+
+
+class NoConnection(FleetError, TimeoutError):
+    """A transactional step could not begin: its task goes back, at no cost."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"no connection to PostgreSQL within {CONNECT_TIMEOUT:g}s for a transactional step, "
+            f"which has not begun and is handed back. Each one that runs has a connection, up to "
+            f"{limit} in this process: see that the server answers and that its max_connections "
+            f"leaves room, or lower the queue's concurrency."
+        )
 
 
 class Transactions:
@@ -24,7 +41,7 @@ class Transactions:
     def __init__(self, url: str, owner: OwnerId, *, limit: int, patience: Seconds) -> None:
         self._url = url
         self._owner = owner
-        self._limit = min(limit, LIMIT)
+        self._limit = limit
         self._patience = patience
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._opening = asyncio.Lock()
@@ -33,13 +50,16 @@ class Transactions:
     async def connect(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
         """Lend a connection; one that broke is not given back."""
         pool = await self._open()
-        conn: Any = await pool.acquire(timeout=CONNECT_TIMEOUT)
+        try:
+            conn: Any = await pool.acquire(timeout=CONNECT_TIMEOUT)
+        except TimeoutError as error:
+            raise NoConnection(self._limit) from error
         try:
             yield conn
         finally:
             # Releasing a broken connection raises what the step has been told already.
             with contextlib.suppress(OSError, asyncpg.InterfaceError, asyncpg.PostgresError):
-                await pool.release(conn)
+                await pool.release(conn, timeout=CONNECT_TIMEOUT)
 
     async def look(self, claim: Claim) -> Standing:
         """See how a claim stands; the database may need a moment to come back."""
@@ -62,6 +82,7 @@ class Transactions:
                     self._url,
                     min_size=0,
                     max_size=self._limit,
+                    max_inactive_connection_lifetime=_IDLE,
                     timeout=CONNECT_TIMEOUT,
                     server_settings={"application_name": "fleet worker"},
                 )
