@@ -253,6 +253,10 @@ class Child:
         running = {r.task_id for r in self.board.running()}
         return [h.claim for i, h in self.held.items() if i not in running and h.sent_at <= before]
 
+    def tasks_of(self, queue: str) -> list[TaskId]:
+        """Return the tasks of a queue that it holds."""
+        return [task for task, held in self.held.items() if held.claim.queue == queue]
+
     async def answers(self, patience: Seconds) -> bool:
         """Tell whether its event loop runs: nobody holds the interpreter."""
         self._pings += 1

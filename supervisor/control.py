@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -46,8 +47,8 @@ class Control:
         now: asyncio.Event,
     ) -> None:
         self.settings = settings  # of the files, without what the database says
-        self.first_owner = OwnerId(0)
-        self.obeyed: dict[int, str] = {}  # request → what was answered last
+        self.owners: list[OwnerId] = []  # every one that this process has been
+        self.obeyed: dict[int, OwnerId] = {}  # request → as whom it is answered
         self._overrides: dict[str, dict[str, Any]] = {}
         self._complaints: set[str] = set()
         self._roster = roster
@@ -103,20 +104,27 @@ class Control:
 
     def _return_unstarted(self, queue: str) -> None:
         for child in self._roster.children():
-            if ids := [i for i, held in child.held.items() if held.claim.queue == queue]:
+            if ids := child.tasks_of(queue):
                 child.channel.send("return", ids)
+        self._return_suspects(queue)
+
+    def _return_suspects(self, queue: str) -> None:
+        for crew in self._traffic.crews.values():
+            self._traffic.give_back([claim for claim in crew.alone if claim.queue == queue])
+            crew.alone = deque(claim for claim in crew.alone if claim.queue != queue)
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────
 
     async def _obey(self, command: Mapping[str, Any]) -> None:
         number, queue = command["id"], command["queue"]
-        # The first of this process: an owner that lost its lease on the way is still meant.
-        meant = self.first_owner <= command["last_owner"]
+        # One that lost its lease on the way is still meant, and known by the name it had then.
+        meant = [owner for owner in self.owners if owner <= command["last_owner"]]
         if number in self.obeyed or not meant:
             return
         if command["host"] not in (None, self._roster.site.host):
             return
         _log.info("told to shut down%s (request %s)", f" queue {queue}" if queue else "", number)
+        self.obeyed[number] = meant[-1]
         await self._answer(number, "draining")
         if queue is None:
             self._stop()
@@ -129,14 +137,15 @@ class Control:
         self._roster.leave_out(queue)
         with contextlib.suppress(Disconnected):
             await beats.disarm(self._link, self._roster.owner, [queue])
+        self._return_suspects(queue)
         if dedicated:
             drain.tell(dedicated)
         else:
-            self._return_unstarted(queue)
+            drain.tell_queue(self._roster.children(), queue)
         patience = self.settings.supervisor.drain_timeout
         await drain.wait(lambda: self._holds(queue), patience, self._now)
         drain.end(child for child in dedicated if child.state != "dead")
-        # In the shared pool the steps of other queues run beside it: these may take their time.
+        await drain.end_queue(self._roster.children(), queue, self._now)
         await drain.wait(
             lambda: (
                 self._holds(queue)
@@ -161,9 +170,8 @@ class Control:
         return any(crew.holds(queue) for crew in self._traffic.crews.values())
 
     async def _answer(self, number: int, state: str) -> None:
-        self.obeyed[number] = state
         with contextlib.suppress(Disconnected):
-            await control.acknowledge(self._link, number, self._roster.owner, state)
+            await control.acknowledge(self._link, number, self.obeyed[number], state)
 
     async def say_down(self) -> None:
         """Tell whoever waits that nothing runs here any more."""

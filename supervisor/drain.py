@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from fleet.lifecycle import Released
-from fleet.model import Failure, Seconds
+from fleet.model import Seconds
+from fleet.worker.main import DRAINED
 from supervisor.child import Child
 
 LOOK: Final[Seconds] = 0.02
-_ABORTED: Final = Released(
-    Failure(type="Drained", message="its worker was shut down before the step had ended")
-)
+STOPPING: Final[Seconds] = 2.0  # from a cancel to the end of a coroutine
+NEIGHBOURS: Final[Seconds] = 5.0  # for the others in a process that must end
 
 
 def tell(children: Iterable[Child]) -> None:
@@ -39,11 +38,45 @@ async def wait(busy: Callable[[], bool], patience: Seconds, now: asyncio.Event) 
                 await now.wait()
 
 
+def tell_queue(children: Iterable[Child], queue: str) -> None:
+    """Begin for one queue, in processes that others share."""
+    for child in children:
+        child.channel.send("return", child.tasks_of(queue))
+        child.channel.send("drain", [queue])
+
+
+async def end_queue(children: Iterable[Child], queue: str, now: asyncio.Event) -> None:
+    """Stop what a queue still runs in shared processes, sparing its neighbours where it can be.
+
+    A coroutine is cancelled. A function, and a coroutine that takes no notice, goes with its
+    process, which gets nothing new meanwhile.
+    """
+    async with asyncio.TaskGroup() as group:
+        for child in list(children):
+            if child.tasks_of(queue):
+                group.create_task(_end_queue(child, queue, now))
+
+
+async def _end_queue(child: Child, queue: str, now: asyncio.Event) -> None:
+    def busy() -> bool:
+        return child.state != "dead" and bool(child.tasks_of(queue))
+
+    if not child.solo:
+        child.channel.send("release", child.tasks_of(queue))
+        await wait(busy, STOPPING, now)
+    if not busy():
+        return
+    child.retire()
+    await wait(lambda: busy() and len(child.held) > len(child.tasks_of(queue)), NEIGHBOURS, now)
+    if busy():
+        end([child])
+
+
 def end(children: Iterable[Child]) -> None:
     """Let the idle ones go and kill the others; what they held is released, free of charge."""
     for child in list(children):
         if child.held:
-            child.verdicts |= dict.fromkeys(child.held, _ABORTED)
+            child.verdicts |= dict.fromkeys(child.held, DRAINED)
             child.kill("drain: its time was up")
         else:
             child.retire()

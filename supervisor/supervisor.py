@@ -141,7 +141,7 @@ class Supervisor:
         self.owner = await beats.register(self.beating, self.site.host, os.getpid(), lease)
         self.traffic.belongs_to(self.owner)
         self.roster.owner = self.owner
-        self.control.first_owner = self.control.first_owner or self.owner
+        self.control.owners.append(self.owner)
         self.heart.begin(self.owner, since)
 
     def reload(self, settings: RunSettings) -> None:
@@ -201,10 +201,11 @@ class Supervisor:
         await self._tasks.cancel()
         with contextlib.suppress(Disconnected, TimeoutError):
             async with asyncio.timeout(2):
+                # The word first: a row that goes without it is one that disappeared.
+                await self.control.say_down()
                 # Whoever still holds something keeps its row: the others take it over by that.
                 if not await claims.held(self.writing, self.owner):
                     await beats.forget(self.beating, self.owner)
-                await self.control.say_down()
         for link in (self.claiming, self.writing, self.beating, self.listening):
             link.drop()
         self.roster.spawner.stop_helpers()

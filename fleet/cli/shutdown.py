@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 import click
@@ -18,6 +19,7 @@ from fleet.cli.common import (
     print_json,
     run,
     safe,
+    warn,
 )
 from fleet.cli.people import me
 from fleet.errors import DatabaseError
@@ -51,6 +53,10 @@ def shutdown(
     They claim no more at once, let running steps end until supervisor.drain_timeout, and release
     the rest at no cost. A queue that was shut down is served again when its supervisors have been
     restarted; `fleet queue pause` is for a while. Supervisors that start later are not meant.
+
+    --wait ends when each has said that it is down. Who has been silent for its whole lease, or
+    disappeared without a word, is waited for no longer: a warning names it, and its tasks run
+    elsewhere.
     """
 
     async def act(db: Database) -> Watch:
@@ -67,6 +73,11 @@ def shutdown(
         out().print("Nobody runs tasks at the moment: nothing to shut down.")
     elif not wait:
         out().print(f"{len(watch.owners)} told. To wait for their end: --wait; who is left: status")
+    for owner in watch.unheard:
+        warn(
+            f"{watch.name(owner)} never said that it is down. Its lease is over, so its tasks run "
+            f"elsewhere; if it was not killed, look at that host"
+        )
     if wait and watch.left:
         names = ", ".join(watch.name(owner) for owner in watch.left)
         raise DatabaseError(
@@ -99,11 +110,17 @@ class Watch:
         self.number: int | None = None
         # No clock is compared: silent is whose counter we have seen stand still for a lease.
         self._beats = {owner.id: (owner.beat, time.monotonic()) for owner in owners}
+        self._seen = {owner.id: time.monotonic() for owner in owners}
 
     @property
     def left(self) -> list[int]:
         """Those that are not down yet."""
         return [owner for owner, state in self.states.items() if state in ("told", "draining")]
+
+    @property
+    def unheard(self) -> list[int]:
+        """Those that ended, as far as one can know, and have not said so."""
+        return [owner for owner, state in self.states.items() if state in ("silent", "gone")]
 
     async def follow(self, patience: Seconds) -> None:
         """Look until all are down, or time is up."""
@@ -117,12 +134,24 @@ class Watch:
         answers = await control.answers(self._db.conn, self.number)
         there = {owner.id: owner for owner in await control.owners(self._db.conn)}
         for owner in self.left:
-            if owner not in there or answers.get(owner) == "down":
-                self._becomes(owner, "down")  # it left, or another supervisor took over from it
+            if answers.get(owner) == "down":
+                self._becomes(owner, "down")
+            elif owner not in there:
+                if self._is_gone(owner, there.values()):
+                    self._becomes(owner, "gone")
             elif self._is_silent(there[owner]):
                 self._becomes(owner, "silent")
             else:
+                self._seen[owner] = time.monotonic()
                 self._becomes(owner, answers.get(owner, "told"))
+
+    def _is_gone(self, owner: int, there: Iterable[Owner]) -> bool:
+        """Tell whether one whose lease was lost is not merely about to start again, and to obey."""
+        lost = self.owners[owner]
+        if any((o.host, o.pid) == (lost.host, lost.pid) for o in there):
+            self._seen[owner] = time.monotonic()  # it is another owner now
+            return False
+        return time.monotonic() - self._seen[owner] > lost.lease
 
     def _is_silent(self, owner: Owner) -> bool:
         beat, since = self._beats[owner.id]
@@ -140,6 +169,7 @@ class Watch:
                 "draining": "drains",
                 "down": "is down",
                 "silent": "has been silent for its whole lease and is taken for dead",
+                "gone": "disappeared without a word",
             }
             out().print(f"{self.name(owner)} {told[state]}")
 

@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 import traceback
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -30,7 +30,7 @@ import uvloop
 from fleet.app import Fleet
 from fleet.context import Signal
 from fleet.lifecycle import Cancelled, Released, decide
-from fleet.model import Claim, OwnerId, Seconds
+from fleet.model import Claim, Failure, OwnerId, Seconds
 from fleet.policy import Policy, Settings
 from fleet.store.failures import is_disconnect
 from fleet.store.outcomes import Outcome
@@ -51,6 +51,9 @@ T = TypeVar("T")
 BOOT_FAILED: Final = 78  # EX_CONFIG
 CANCEL_GRACE: Final[Seconds] = 5.0
 NO_CONNECTION: Final[Seconds] = 0.5
+DRAINED: Final = Released(
+    Failure(type="Drained", message="its worker was shut down before the step had ended")
+)
 _NOTHING: Final = Settings()
 
 
@@ -117,6 +120,8 @@ class Worker:
         self.idle = asyncio.Event()
         self.idle.set()
         self._flushing = False
+        self._draining: defaultdict[str, Signal] = defaultdict(Signal)  # by queue
+        self._released: set[int] = set()  # running tasks that are to be put back
 
     async def serve(self, sock: socket.socket) -> None:
         """Boot, then run until the end."""
@@ -144,7 +149,6 @@ class Worker:
             limit=self.orders.concurrency,
             patience=self.orders.lease,
         )
-        self.draining = Signal()
         self.runner = Runner(
             app,
             OwnerId(self.orders.owner),
@@ -152,7 +156,7 @@ class Worker:
             connect=transactions.connect,
             look=transactions.look,
             state=state,
-            draining=self.draining,
+            draining=self._draining.__getitem__,
             on_progress=self._on_progress,
             below=self.orders.below,
             bench=_ToTheEnd(),
@@ -179,7 +183,10 @@ class Worker:
             case "return":
                 self._give_back(set(body))
             case "drain":
-                self.draining.set()
+                for queue in list(self._draining) if body is None else body:
+                    self._draining[queue].set()
+            case "release":
+                self._release(body)
             case "ping":
                 self.channel.send("pong", body)
             case "stop":
@@ -208,6 +215,13 @@ class Worker:
             # Cooperative first; a coroutine that takes no notice is cancelled. A def step takes no
             # notice of that either, and is the supervisor's to kill.
             self.loop.call_later(CANCEL_GRACE, task.cancel)
+
+    def _release(self, ids: list[int]) -> None:
+        """Stop steps that may not go on here, at no cost; a def step goes with its process."""
+        for task_id in ids:
+            if task := self.running.get(task_id):
+                self._released.add(task_id)
+                task.cancel()
 
     # ── running ─────────────────────────────────────────────────────────────────────────────────
 
@@ -247,6 +261,7 @@ class Worker:
         self._report(packed)
         self.board.leave(slot)
         self.running.pop(claim.id, None)
+        self._released.discard(claim.id)
         if self.solo:
             self.solo = False
             self._title("idle")
@@ -261,7 +276,9 @@ class Worker:
         the pause keeps it from coming back at once, again and again.
         """
         event = event_of(error, cancelled=False)
-        if is_disconnect(error):
+        if claim.id in self._released and isinstance(error, asyncio.CancelledError):
+            event = DRAINED
+        elif is_disconnect(error):
             event = Released(failure(error))
             await asyncio.sleep(NO_CONNECTION)
         job, step = find_step(self.app.jobs, claim)

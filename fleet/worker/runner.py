@@ -103,7 +103,7 @@ class Runner(Host):
         connect: Connect,
         look: Look,
         state: Any = None,
-        draining: Signal | None = None,
+        draining: Callable[[str], Signal] | None = None,
         on_progress: Callable[[Claim, Seconds, str], None] | None = None,
         below: Callable[[str], tuple[Settings, ...]] | None = None,
         bench: Bench | None = None,
@@ -112,7 +112,7 @@ class Runner(Host):
         self.owner = owner
         self.worker = worker
         self.state = state
-        self.draining = draining or Signal()
+        self._draining = draining or (lambda _: Signal())  # of a queue
         self._connect = connect
         self._look = look
         self._on_progress = on_progress
@@ -147,7 +147,7 @@ class Runner(Host):
             jobs=self.app.jobs.get,
             host=self,
             state=self.state,
-            draining=self.draining,
+            draining=self._draining(claim.queue),
         )
         policy = job.policy(step, *self._below(claim.queue))
         run = _Run(claim, job, step, policy, started, context)

@@ -41,6 +41,23 @@ async def polite(ctx: Context) -> str:
         await asyncio.sleep(0.01)
     return "hurried"
 
+@app.job("polite-image", queue="images")
+async def polite_image(ctx: Context) -> str:
+    await ctx.draining.wait()
+    return "hurried"
+
+@app.job("stubborn-image", queue="images")
+def stubborn_image(ctx: Context) -> None:
+    time.sleep(1000)
+
+@app.job("deaf-image", queue="images")
+async def deaf_image(ctx: Context) -> None:
+    while True:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            pass
+
 @app.job("stubborn")
 def stubborn(ctx: Context) -> None:
     while not Path("go").exists():
@@ -222,6 +239,50 @@ async def test_u14_one_queue_of_the_shared_pool(dsn, db):
         assert fleet.alive
 
 
+async def test_u14_a_shared_queue_is_drained_for_so_long_and_its_neighbours_run_on(dsn, db):
+    config = '[supervisor]\ndrain_timeout = "500ms"\nprocesses = 2\n'
+    with running_fleet(dsn, APP, config) as fleet:
+        fleet.wait_ready(2)
+        cut_off = [await enqueue(db, "stubborn-image", queue="images")]
+        await running(db, "stubborn-image")
+        neighbour = await enqueue(db, "hold", "go")
+        polite = await enqueue(db, "polite-image", queue="images")
+        cut_off += [await enqueue(db, "resize", "never", "images") for _ in range(3)]
+        await eventually(lambda: _all_run(db, 6))
+        pids = set(fleet.worker_pids())
+        told = fleet.command.json("shutdown", "--queue", "images", "--wait")
+        assert [owner["state"] for owner in told["owners"]] == ["down"]
+
+        assert (await archived(db, polite))[0]["result"] == '"hurried"'
+        for task in cut_off:
+            row = await state_of(db, task)
+            assert (row["state"], row["owner"]) == ("ready", None)
+            assert (row["releases"], row["failures"], row["crashes"]) == (1, 0, 0)
+        row = await state_of(db, neighbour)
+        assert (row["state"], row["fence"]) == ("running", 1)
+        (fleet.folder / "go").touch()
+        (done,) = await archived(db, neighbour)
+        assert done["releases"] == 0
+        # A coroutine is stopped without its process, a function only with it.
+        fleet.until(lambda: len(fleet.worker_pids()) == 2, "two workers again")
+        assert len(pids & set(fleet.worker_pids())) == 1
+
+
+async def test_u14_a_coroutine_that_will_not_stop_goes_with_its_process(dsn, db):
+    config = '[supervisor]\ndrain_timeout = "100ms"\nprocesses = 1\n'
+    with running_fleet(dsn, APP, config) as fleet:
+        task = await enqueue(db, "deaf-image", queue="images")
+        await eventually(lambda: _all_run(db, 1))
+        fleet.command("shutdown", "--queue", "images", "--wait")
+        row = await state_of(db, task)
+        assert (row["state"], row["releases"], row["crashes"]) == ("ready", 1, 0)
+        await archived(db, await enqueue(db, "noop", 1))
+
+
+async def _all_run(db, n):
+    return await db.fetchval("select count(*) from fleet.task where state = 'running'") == n
+
+
 async def test_an_old_command_does_not_stop_who_starts_later(dsn, db):
     with running_fleet(dsn, APP) as fleet:
         fleet.command("shutdown", "--wait")
@@ -250,6 +311,37 @@ async def test_wait_takes_a_silent_host_for_dead(dsn, db):
         fleet.kill()
         fleet.assert_no_orphans()
         assert "taken for dead" in fleet.command("shutdown", "--wait").stdout
+
+
+async def test_u14_who_loses_its_lease_while_it_drains_still_answers(dsn, db):
+    """Under the name by which it was told, whatever it is called since."""
+    with running_fleet(dsn, APP) as fleet:
+        await enqueue(db, "hold", "never")
+        await running(db, "hold")
+        owner = await db.fetchval("select id from fleet.owner")
+        waiting = fleet.command.start("shutdown", "--wait", "--json")
+        fleet.wait_log("told to shut down")
+        await db.execute("delete from fleet.owner")  # as a takeover does
+        fleet.wait_log("has taken this one's tasks over")
+        told = json.loads(waiting.communicate(timeout=30)[0])
+        assert [(each["owner"], each["state"]) for each in told["owners"]] == [(owner, "down")]
+        assert fleet.ended() == 0
+
+
+async def test_u14_who_disappears_without_a_word_is_not_called_down(dsn, db):
+    config = '[supervisor]\nlease = "2s"\n[fetch]\nempty_delay = "100ms"\n'
+    with running_fleet(dsn, APP, config) as fleet:
+        fleet.send(signal.SIGSTOP)
+        waiting = fleet.command.start("shutdown", "--wait")
+        await eventually(lambda: db.fetchval("select count(*) from fleet.shutdown"))
+        await db.execute("delete from fleet.owner")
+        said, warned = waiting.communicate(timeout=30)
+        assert waiting.returncode == 0
+        assert "is down" not in said
+        assert "disappeared without a word" in said
+        assert "never said that it is down" in warned
+        fleet.send(signal.SIGCONT)
+        assert fleet.ended() == 0
 
 
 async def test_a_scope_that_nobody_has_is_refused(dsn, fleet):
