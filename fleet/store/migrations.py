@@ -29,6 +29,35 @@ create table if not exists fleet.migration (
 )
 """
 
+# CREATE SCHEMA IF NOT EXISTS asks for the right to create one even where it exists, and the owner
+# of a schema in a managed database often has no such right.
+_SCHEMA: Final = """
+do $$ begin
+    if not exists (select from pg_namespace where nspname = 'fleet') then
+        create schema fleet;
+    end if;
+end $$
+"""
+
+# The partitions of the coming weeks; a version that is older than this function has none.
+_MAINTAIN: Final = """
+do $$ begin
+    if to_regprocedure('fleet.maintain()') is not null then
+        perform fleet.maintain();
+    end if;
+end $$
+"""
+
+_FROM: Final = """
+do $$ begin
+    if (select coalesce(max(version), 0) from fleet.migration) <> {after} then
+        raise exception 'this script goes on from version {after}, the database is at version %',
+                        (select coalesce(max(version), 0) from fleet.migration)
+            using hint = 'Print the one for this database: fleet migrate --print';
+    end if;
+end $$
+"""
+
 _APPLIED: Final = "select version, name, checksum from fleet.migration order by version"
 
 _RECORD: Final = "insert into fleet.migration (version, name, checksum) values ($1, $2, $3)"
@@ -145,8 +174,7 @@ async def migrate(
     for migration in pending(files, await applied(conn), to):
         async with conn.transaction():
             await conn.execute("select pg_advisory_xact_lock($1)", _LOCK)
-            if not await conn.fetch("select from pg_namespace where nspname = 'fleet'"):
-                await conn.execute("create schema fleet")
+            await conn.execute(_SCHEMA)
             await conn.execute(_BOOTSTRAP)
             if migration not in pending(files, await applied(conn), to):
                 continue  # somebody else was faster
@@ -159,12 +187,13 @@ async def migrate(
             await conn.execute(_RECORD, migration.version, migration.name, migration.checksum)
         yield migration
     if partitions:
-        await conn.execute("select fleet.maintain()")
+        await conn.execute(_MAINTAIN)
 
 
 def script(files: Sequence[Migration], *, after: int = 0) -> str:
     """Return everything past version ``after`` as one SQL script, for other migration tools."""
-    parts = ["create schema if not exists fleet;", _BOOTSTRAP.strip() + ";"]
+    begin = (_SCHEMA, _BOOTSTRAP, _FROM.format(after=after))
+    parts = [statement.strip() + ";" for statement in begin]
     for migration in files:
         if migration.version > after:
             parts += [
@@ -173,5 +202,5 @@ def script(files: Sequence[Migration], *, after: int = 0) -> str:
                 f"insert into fleet.migration (version, name, checksum) values "
                 f"({migration.version}, '{migration.name}', '{migration.checksum}');",
             ]
-    parts.append("select fleet.maintain();")
+    parts.append(_MAINTAIN.strip() + ";")
     return "\n\n".join(parts) + "\n"

@@ -151,6 +151,31 @@ async def test_the_printed_script_does_the_same(bare):
     await migrations.require(bare)
 
 
+@pytest.mark.parametrize("version_now", range(1, LATEST + 1))
+async def test_any_version_can_be_stopped_at_and_gone_on_from(bare, version_now):
+    files = migrations.read()
+    assert await apply(bare, to=version_now) == list(range(1, version_now + 1))
+
+    await bare.execute(migrations.script(files, after=version_now))
+
+    assert await version(bare) == LATEST
+    assert await apply(bare) == []
+
+
+@pytest.mark.parametrize("to", range(1, LATEST + 1))
+async def test_a_script_may_end_at_any_version(bare, to):
+    await bare.execute(migrations.script(migrations.read()[:to]))
+    assert await version(bare) == to
+
+
+@pytest.mark.parametrize("after", [2, 4])
+async def test_a_script_refuses_a_database_at_another_version(bare, after):
+    await apply(bare, to=3)
+    with pytest.raises(asyncpg.RaiseError, match=f"from version {after}.*is at version 3"):
+        await bare.execute(migrations.script(migrations.read(), after=after))
+    assert await version(bare) == 3
+
+
 async def test_the_printed_script_goes_on_from_a_version(bare):
     files = migrations.read()
     await bare.execute(migrations.script(files))
@@ -183,6 +208,17 @@ async def test_an_owner_of_the_schema_needs_no_right_on_the_database(empty, bare
         assert await apply(conn) == list(range(1, LATEST + 1))
         await migrations.require(conn)
         assert await conn.fetchval("select fleet.enqueue('job', queue => 'queue')") == 1
+    finally:
+        await conn.close()
+
+
+async def test_the_printed_script_needs_no_right_on_the_database_either(empty, bare, nobody):
+    await bare.execute(f"create schema fleet authorization {nobody}")
+
+    conn = await asyncpg.connect(empty, user=nobody)
+    try:
+        await conn.execute(migrations.script(migrations.read()))
+        await migrations.require(conn)
     finally:
         await conn.close()
 
