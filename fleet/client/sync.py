@@ -74,7 +74,6 @@ class SyncClient:
         self._lock = threading.Lock()
         self._runner: _Runner | None = None
         _everyone.add(self)
-        atexit.register(self.close)
 
     @overload
     def enqueue(
@@ -248,6 +247,14 @@ def _after_fork() -> None:
     for client in _everyone:
         client._lock = threading.Lock()  # another thread may have held it, and is not here
         client._forget()
+
+
+# Once for all, and through weak references: an exit handler of its own would keep every application
+# that was ever made alive, with all its jobs.
+@atexit.register
+def _at_exit() -> None:
+    for client in list(_everyone):
+        client.close()
 
 
 if hasattr(os, "register_at_fork"):

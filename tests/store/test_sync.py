@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -132,6 +134,31 @@ def test_after_close_it_starts_again(app):
     app.sync.close()
     app.sync.close()
     assert app.sync.enqueue("resize", 2).id > first.id
+
+
+def test_an_application_that_nobody_has_any_more_goes():
+    app = Fleet("postgresql://nowhere/at_all")
+    assert app.sync is app.sync
+    gone = weakref.ref(app)
+    del app
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_application_that_made_calls_goes_when_it_is_closed(dsn):
+    def used_and_closed() -> weakref.ref[Fleet]:
+        app = Fleet(dsn)
+
+        @app.job("resize")
+        async def resize(ctx: Context, image: int) -> None: ...
+
+        app.sync.enqueue(resize, 1)
+        app.sync.close()
+        return weakref.ref(app)
+
+    gone = used_and_closed()
+    gc.collect()
+    assert gone() is None
 
 
 async def test_it_works_beside_the_async_client(app):
