@@ -48,6 +48,12 @@ class Crew:
         return max(0, self.processes_wanted - len(alive) - self.starting)
 
     @property
+    def settled(self) -> bool:
+        """Whether all its children are ready, or it is known why they are not."""
+        ready = sum(child.state == "ready" for child in self.children)
+        return self.trouble is not None or ready >= self.processes_wanted
+
+    @property
     def surplus(self) -> list[Child]:
         """Children to retire: the idle ones first."""
         alive = [c for c in self.children if c.state in ("booting", "ready")]

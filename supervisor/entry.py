@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -32,7 +33,7 @@ from supervisor.link import Disconnected
 from supervisor.metrics import Metrics
 from supervisor.orphans import adopt
 from supervisor.plan import strays
-from supervisor.probes import Probes
+from supervisor.probes import Probes, readiness
 from supervisor.roster import Site
 from supervisor.summary import dump, in_words, summary
 from supervisor.supervisor import Supervisor
@@ -78,15 +79,16 @@ class Launch:
 
 def launch(told: Launch) -> None:
     """Run until told to stop."""
+    began = time.monotonic()
     found, settings = told.read()
     app = told.application(found)
     with located(told.database_url, file=told.file) as url:
         site = Site(app=app, path=(str(found.root),), url=url, host=told.host, cpus=cpus())
         setproctitle.setproctitle(f"fleet: supervisor {told.host}")
-        uvloop.run(_serve(told, settings, site))
+        uvloop.run(_serve(told, settings, site, began))
 
 
-async def _serve(told: Launch, settings: RunSettings, site: Site) -> None:
+async def _serve(told: Launch, settings: RunSettings, site: Site, began: float) -> None:
     supervisor = Supervisor(settings, site)
     metrics = Metrics(supervisor)
     probes = Probes(supervisor, metrics)
@@ -94,7 +96,7 @@ async def _serve(told: Launch, settings: RunSettings, site: Site) -> None:
     address = await probes.open(http) if http else None
     _listen_to_signals(told, supervisor)
     supervisor.on_learnt = lambda: _warn(supervisor)
-    beside = [asyncio.create_task(_tell(supervisor, address))]
+    beside = [asyncio.create_task(_tell(supervisor, address, began))]
     if os.getpid() == 1:
         beside.append(asyncio.create_task(adopt(supervisor)))
     try:
@@ -157,14 +159,27 @@ def _needs_restart(old: RunSettings, new: RunSettings) -> list[str]:
 # ── what it says ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def _tell(supervisor: Supervisor, address: Address | None) -> None:
+async def _tell(supervisor: Supervisor, address: Address | None, began: float) -> None:
     await supervisor.started.wait()
     try:
         found = await overrides(supervisor.beating)
     except (Disconnected, asyncpg.PostgresError):
         found = []
     told = summary(supervisor, address, found)
-    _log.info("started", extra={**told, "text": in_words(told)})
+    _log.info("starting", extra={**told, "text": in_words(told)})
+    await supervisor.roster.settled.wait()
+    ready = readiness(supervisor)
+    workers, unhealthy, took = (
+        ready["workers"]["ready"],
+        ready["unhealthy"],
+        time.monotonic() - began,
+    )
+    extra = {"took": round(took, 3), "workers": workers, "unhealthy": unhealthy}
+    if unhealthy:
+        _log.warning("ready, but for %s", ", ".join(sorted(unhealthy)), extra=extra)
+    else:
+        words = f"Ready in {took:.1f}s: {workers} worker{'s' * (workers != 1)}"
+        _log.info("ready", extra={**extra, "text": words})
 
 
 def _warn(supervisor: Supervisor) -> None:

@@ -55,6 +55,7 @@ class Roster:
         self.restarts: Counter[str] = Counter()
         self.closed = False
         self.on_learnt: Callable[[], None] = lambda: None
+        self.settled = asyncio.Event()  # every pool is ready, or has said why it is not
         self._opened = False
         self._left_out: set[str] = set()
         self._traffic = traffic
@@ -200,6 +201,11 @@ class Roster:
         self._learn()
         crew.serve_suspects()
         self._traffic.fetcher.freed(child.pool)
+        self._look_settled()
+
+    def _look_settled(self) -> None:
+        if all(crew.settled for crew in self._traffic.crews.values()):
+            self.settled.set()
 
     async def register(self) -> None:
         """Write down what this host's workers know, or that it is still so."""
@@ -213,6 +219,7 @@ class Roster:
         log = _log.debug if trouble == crew.trouble else _log.error
         crew.trouble = trouble
         log("worker %s: %s\n%s", child.orders.title, crew.trouble, told["traceback"])
+        self._look_settled()
 
     def child_done(self, child: Child, outcomes: list[list[Any]]) -> None:
         """Steps have ended."""
@@ -246,5 +253,6 @@ class Roster:
         if not planned:
             _log.warning("worker %s (pid %s): %s", child.orders.title, child.pid, cause.text)
         pause = 0.0 if planned else crew.died(child, crew.trouble)
+        self._look_settled()
         for _ in range(crew.missing):
             self._start_child(crew, pause)

@@ -49,7 +49,7 @@ def in_words(told: dict[str, Any]) -> str:
     ]
     http = f"http://{told['http']}  /healthz /readyz /metrics" if told["http"] else "off"
     lines = [
-        f"Fleet {told['version']} runs on {told['host']} as owner {told['owner']}, "
+        f"Fleet {told['version']} starts on {told['host']} as owner {told['owner']}, "
         f"pid {told['supervisor_pid']}",
         f"  database  {told['database']}, schema {told['schema']}",
         f"  app       {told['app']} from {', '.join(told['path'])} ({told['start_method']})",

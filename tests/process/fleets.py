@@ -159,8 +159,8 @@ class Fleet:
     @property
     def http(self) -> str:
         """Where it listens, as it said itself."""
-        self.until(lambda: self.records("started"), "it has started")
-        address: str = self.records("started")[-1]["http"]
+        self.until(lambda: self.records("starting"), "it says that it starts")
+        address: str = self.records("starting")[-1]["http"]
         return address
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:

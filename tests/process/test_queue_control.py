@@ -56,7 +56,7 @@ async def test_a_pause_is_known_before_the_first_claim(dsn, db, fleet):
     with running_fleet(dsn, APP) as running:
         await archived(db, *[await enqueue(db, "noop", n) for n in range(3)])
         assert await states(db, held) == {"ready"}
-        assert running.records("started")[0]["overrides"][0]["queue"] == "images"
+        assert running.records("starting")[0]["overrides"][0]["queue"] == "images"
 
 
 async def test_a_pause_ends_by_itself(dsn, db, fleet_clock):

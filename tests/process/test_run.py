@@ -62,7 +62,7 @@ async def test_logs_are_lines_of_json_with_what_steps_add(dsn, db):
 
         lines = [json.loads(line) for line in fleet.log_text().splitlines()]
         assert all({"at", "level", "logger", "message"} <= line.keys() for line in lines)
-        started = fleet.records("started")[0]
+        started = fleet.records("starting")[0]
         assert [pool["pool"] for pool in started["pools"]] == ["images", "shared"]
         assert (started["host"], started["schema"]) == ("host-a", 6)
         said = fleet.records("doubling")[0]
@@ -86,18 +86,49 @@ def test_a_person_reads_a_summary_on_a_terminal(dsn, tmp_path):
     )
     os.close(writing)
     seen = b""
-    while b"pools" not in seen or b"shared" not in seen:
+    while b"Ready in" not in seen:
         seen += os.read(reading, 4096)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
     os.close(reading)
     told = seen.decode()
-    assert "runs on" in told
+    assert "starts on" in told
     assert "images  images" in told
     assert "recycled after 500 tasks" in told
     assert "/healthz /readyz /metrics" in told
     assert "fleet:***@" in told
     assert "hunter2" not in told
+
+
+async def test_r13_it_is_ready_when_its_workers_are_and_says_how_long_that_took(dsn, db):
+    config = "[supervisor]\nprocesses = 2\n[queues.images]\nprocesses = 1\n"
+    waits = APP + "\nimport time\nwhile not Path('boot').exists():\n    time.sleep(0.01)\n"
+    with running_fleet(dsn, waits, config, ready=False) as fleet:
+        fleet.until(lambda: fleet.records("starting"), "it says that it starts")
+        assert fleet.get("/readyz")[0] == 503
+        assert not fleet.records("ready")
+        (fleet.folder / "boot").touch()
+        fleet.until(lambda: fleet.records("ready"), "it says that it is ready")
+        (said,) = fleet.records("ready")
+        assert (said["workers"], said["unhealthy"]) == (3, {})
+        assert said["took"] > 0
+
+
+async def test_r13_a_pool_that_cannot_boot_is_named_when_the_others_are_ready(dsn, db):
+    config = "[supervisor]\nprocesses = 1\n[queues.images]\nprocesses = 1\n"
+    picky = (
+        APP
+        + """
+from multiprocessing import current_process
+if "images" in current_process().name:
+    raise RuntimeError("no GPU here")
+"""
+    )
+    with running_fleet(dsn, picky, config, env={"FLEET_SUPERVISOR_PRELOAD": "false"}) as fleet:
+        fleet.until(lambda: fleet.records("ready, but"), "it says what is not")
+        (said,) = fleet.records("ready, but")
+        assert said["workers"] == 1
+        assert "no GPU here" in said["unhealthy"]["images"]
 
 
 async def test_no_password_is_ever_printed(dsn, db):

@@ -288,7 +288,7 @@ async def test_an_old_command_does_not_stop_who_starts_later(dsn, db):
         fleet.command("shutdown", "--wait")
         assert fleet.ended() == 0
         fleet.start()
-        fleet.until(lambda: len(fleet.records("started")) == 2, "it has started again")
+        fleet.until(lambda: len(fleet.records("starting")) == 2, "it has started again")
         fleet.wait_ready()
         await archived(db, await enqueue(db, "noop", 1))
         assert fleet.alive
