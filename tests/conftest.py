@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+from fleet.testing.connections import connection
 from tests.servers import TestServer, chosen_version, start_server
+
+
+def pytest_configure() -> None:
+    # A shell lets what it starts in the background ignore Ctrl-C, and so would every process that a
+    # test starts and interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +41,5 @@ def dsn(fleet_db: str) -> str:
 
 @pytest.fixture
 async def db(dsn: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-    conn = await asyncpg.connect(dsn)
-    try:
+    async with connection(dsn) as conn:
         yield conn
-    finally:
-        await conn.close()

@@ -40,7 +40,7 @@ class TestServer:
     def __init__(self, server: Server, binaries: Binaries) -> None:
         self._server = server
         self.binaries = binaries
-        self.dsn = server.url
+        self.dsn = server.plain_url
 
     @property
     def pid(self) -> int | None:
@@ -67,7 +67,7 @@ class TestServer:
     def start(self) -> None:
         """Start it again; ``dsn`` stays the same unless somebody took the port meanwhile."""
         self._server.acquire()
-        self.dsn = self._server.url
+        self.dsn = self._server.plain_url
 
     def restart(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """Stop and start it, as ``pg_ctl restart -m immediate`` does."""

@@ -65,7 +65,13 @@ class Server:
         """Where the database is, password included. Never print it: see ``fleet.config.mask``."""
         if self._url is None:
             raise EmbeddedError("this server is not held: use `with serve(...) as server`")
-        return self._url
+        # It has no certificate, and a driver that is not told so reads those of the home folder.
+        return f"{self._url}?sslmode=disable"
+
+    @property
+    def plain_url(self) -> str:
+        """The same without options, for drivers that would not know them (SQLAlchemy's asyncpg)."""
+        return self.url.partition("?")[0]
 
     @property
     def home(self) -> Home:

@@ -35,7 +35,7 @@ def fleet_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from fleet.embedded import Server
 
     with Server(tmp_path_factory.mktemp("fleet"), durable=False) as server:
-        yield server.url
+        yield server.plain_url  # tests give it to drivers of all kinds
 
 
 @pytest.fixture(scope="session")
