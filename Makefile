@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 install: $(READY) ## the virtual environment, with everything for development
 
 .PHONY: demo
-demo: $(READY) ## the order-receipt example on a PostgreSQL of its own
+demo: $(READY) ## a shop of five jobs under a real supervisor, on a PostgreSQL of its own
 	$(BIN)/fleet demo $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: test

@@ -19,11 +19,11 @@ from fleet.store.executor import Executor
 
 Level: TypeAlias = Literal["client", "app", "worker"]
 
-_ENQUEUE: Final = ("enqueue", "enqueue_one", "enqueue_many", "schema_version")
+_ENQUEUE: Final = ("enqueue", "enqueue_named", "enqueue_one", "enqueue_many", "schema_version")
 _CONTROL: Final = (*_ENQUEUE, "cancel", "backlog", "now")
 _READ: Final = (
     *("task", "archive", "attempt", "buried", "job", "owner", "key", "cancellation"),
-    "migration",
+    *("override", "shutdown", "shutdown_ack", "migration"),
 )
 
 _ROLE: Final = """

@@ -13,7 +13,7 @@ from fleet.store import grants
 from fleet.testing import drain
 from fleet.testing.plugin import scratch_database
 
-ENQUEUE = {"enqueue", "enqueue_one", "enqueue_many", "schema_version"}
+ENQUEUE = {"enqueue", "enqueue_named", "enqueue_one", "enqueue_many", "schema_version"}
 # The test databases' own, which everybody may read: see fleet.testing.clock.
 CLOCK = "test_clock"
 
@@ -156,7 +156,7 @@ async def test_an_app_reads_and_cancels_and_writes_no_table(dsn, db, role):
         assert {verb for verb, _ in on_tables} == {"select"}
         assert {table for _, table in on_tables} == {
             *("task", "archive", "attempt", "buried", "job", "owner", "key", "cancellation"),
-            "migration",
+            *("override", "shutdown", "shutdown_ack", "migration"),
         }
         assert await allowed_functions(db, conn) == ENQUEUE | {"cancel", "backlog", "now"}
         assert await allowed_sequences(db, conn) == set()

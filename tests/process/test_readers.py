@@ -1,0 +1,35 @@
+"""The commands that only look, as roles that may only look, or only run tasks."""
+
+from __future__ import annotations
+
+import uuid
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from tests.process.commands import Commands
+
+
+@pytest.fixture
+async def role(db):
+    name = f"reader_{uuid.uuid4().hex[:8]}"
+    await db.execute(f"create role {name} login")
+    yield name
+    await db.execute(f"drop owned by {name}; drop role {name}")
+
+
+@pytest.mark.parametrize("level", ["app", "worker"])
+async def test_a_granted_role_can_look_at_everything(fleet, dsn, role, level):
+    fleet("queue", "pause", "billing")
+    fleet("enqueue", "order-receipt", "{}", "--queue", "billing")
+    fleet("grant", level, role)
+    parts = urlsplit(dsn)
+    host = parts.netloc.rpartition("@")[2]
+    reader = Commands(fleet.folder, urlunsplit(parts._replace(netloc=f"{role}@{host}")))
+
+    seen = reader.json("status")
+    assert [(queue["queue"], queue["paused"]) for queue in seen["queues"]] == [("billing", True)]
+    assert [override["key"] for override in seen["overrides"]] == ["paused"]
+    assert [queue["queue"] for queue in reader.json("queue", "list")] == ["billing"]
+    assert [task["queue"] for task in reader.json("task", "list")] == ["billing"]
+    assert "paused" in reader("top").stdout
