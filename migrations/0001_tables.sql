@@ -14,6 +14,13 @@ as 'select pg_catalog.statement_timestamp()';
 create domain fleet.name as text
     constraint allowed check (value ~ '^[a-z][a-z0-9_.-]*$' and octet_length(value) <= 63);
 
+-- What a step is given. Measured as PostgreSQL prints it, because that is what a claim has to send: a
+-- number like 1e131071 is nine bytes where it is written and 131,072 where it is read. A mebibyte of
+-- JSON without spaces, which Fleet's clients allow, is at most half as much again with them. A
+-- domain, as for names: checked when it is written, never by a claim.
+create domain fleet.payload as jsonb
+    constraint fits_in_1572864_bytes check (octet_length(value::text) <= 1572864);
+
 -- A task draws from here whenever it becomes ready: first in, first out inside a priority.
 create sequence fleet.position;
 
@@ -45,7 +52,7 @@ create table fleet.task (
     unique_slot  text,                                 -- given up when the scope says so
     unique_scope text,
     trace        text,                                 -- W3C traceparent of what comes before
-    input        jsonb not null default 'null',
+    input        fleet.payload not null default 'null',
     progress     jsonb,
     error        jsonb,                                -- the last failure of this step
     constraint state_known check (state in ('ready', 'running', 'deferred', 'waiting')),
@@ -65,7 +72,7 @@ create table fleet.task (
 ) with (
     -- Room on the page for the claimed and moved versions of a row: with it, and with no index on
     -- what a claim changes, claims and steps are HOT updates and write no index at all.
-    fillfactor = 50,
+    fillfactor = 40,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_cost_delay = 0,
     -- Truncation takes a lock that conflicts with every claim.
@@ -114,6 +121,7 @@ create table fleet.archive (
 ) partition by range (keep_until);
 create index archive_id on fleet.archive (id);
 create table fleet.archive_default partition of fleet.archive default;
+create index archive_default_until on fleet.archive_default (keep_until);
 
 -- Every attempt but a task's last, which is columns of the archived or buried row.
 create table fleet.attempt (
@@ -135,6 +143,7 @@ create table fleet.attempt (
 create index attempt_task on fleet.attempt (task_id, fence);
 create index attempt_failed on fleet.attempt (ended_at) where error is not null;
 create table fleet.attempt_default partition of fleet.attempt default;
+create index attempt_default_until on fleet.attempt_default (keep_until);
 
 -- The dead letters: everything that is needed to bring one back.
 create table fleet.buried (

@@ -72,6 +72,20 @@ begin
 end
 $$;
 
+-- The same measure as the domain's, in better words; those who enqueue ask only where the input is
+-- large. What only its numbers make large is left to the domain.
+create function fleet.check_payload(input jsonb) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if octet_length(input::text) > 1572864 then
+        raise exception 'fleet.enqueue: the input is % bytes of JSON with spaces, the limit is 1572864',
+                        octet_length(input::text)
+            using errcode = '22023', hint = 'Store the data elsewhere and pass a reference to it.';
+    end if;
+end
+$$;
+
 -- The definition that counts: of those that live workers have, the one first seen last, so that a
 -- rolling deploy moves forward once and does not flap.
 create function fleet.definition_of(job text) returns setof fleet.job
@@ -116,8 +130,7 @@ begin
         the_due[i] := nullif(greatest(coalesce(at[i], soon + delay[i], soon), soon), soon);
     end loop;
     if (select max(octet_length(i)) from unnest(input) i) > 1048576 then
-        raise exception 'fleet.enqueue: an input is over 1048576 bytes of JSON'
-            using errcode = '22023', hint = 'Store the data elsewhere and pass a reference to it.';
+        perform fleet.check_payload(i::jsonb) from unnest(input) i where octet_length(i) > 1048576;
     end if;
     the_job := job; the_queue := queue; the_priority := priority;
 
@@ -146,7 +159,8 @@ begin
 end
 $$;
 
--- One task, with every option. created is false where unique_key found a task that is there already.
+-- One task, from whoever knows all about its job: nothing is looked up. created is false where
+-- unique_key found a task that is there already.
 create function fleet.enqueue_one(
     job text, input jsonb default 'null', queue text default null, step text default null,
     priority int default null, delay interval default null, at timestamptz default null,
@@ -156,29 +170,9 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
-    known fleet.job;
-    soon  timestamptz := fleet.now();
-    due   timestamptz;
+    soon timestamptz := fleet.now();
+    due  timestamptz;
 begin
-    -- Python gives both, and everything else that it knows; what is missing is looked up.
-    if queue is null or step is null then
-        select j.* into known from fleet.definition_of(job) j;
-        if not found and queue is null then
-            raise exception 'fleet.enqueue: no job % is registered', quote_literal(job)
-                using errcode = '42704',
-                      hint = 'Start a worker that has it, run fleet register, or give queue => too.';
-        end if;
-        if key is null and known.key_computed then
-            raise exception 'fleet.enqueue: the key of job % is computed from its input, in Python',
-                            quote_literal(job)
-                using errcode = '22023',
-                      hint = 'Give key => too: what its function would return for this input.';
-        end if;
-        queue := coalesce(queue, known.queue);
-        step := coalesce(step, known.step, '');
-        priority := coalesce(priority, known.priority);
-        key := coalesce(key, known.key);
-    end if;
     priority := coalesce(priority, 0);
     if (job ~ '^[a-z][a-z0-9_.-]*$' and octet_length(job) <= 63
         and queue ~ '^[a-z][a-z0-9_.-]*$' and octet_length(queue) <= 63
@@ -190,10 +184,8 @@ begin
         perform fleet.check_step('fleet.enqueue', step);
         perform fleet.check_options(priority, delay, at, key, unique_key, unique_scope);
     end if;
-    if octet_length(input::text) > 1048576 then
-        raise exception 'fleet.enqueue: the input is % bytes of JSON, the limit is 1048576',
-                        octet_length(input::text)
-            using errcode = '22023', hint = 'Store the data elsewhere and pass a reference to it.';
+    if pg_column_size(input) > 500000 then
+        perform fleet.check_payload(input);
     end if;
     due := nullif(greatest(coalesce(at, soon + delay, soon), soon), soon);
 
@@ -230,6 +222,36 @@ begin
 end
 $$;
 
+-- One task by its job's name: what is not given is what the job was registered with.
+create function fleet.enqueue_named(
+    job text, input jsonb default 'null', queue text default null, step text default null,
+    priority int default null, delay interval default null, at timestamptz default null,
+    key text default null, unique_key text default null, unique_scope text default 'while_live',
+    traceparent text default null, out id bigint, out created boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    known fleet.job;
+begin
+    select j.* into known from fleet.definition_of(job) j;
+    if not found and queue is null then
+        raise exception 'fleet.enqueue: no job % is registered', quote_literal(job)
+            using errcode = '42704',
+                  hint = 'Start a worker that has it, run fleet register, or give queue => too.';
+    end if;
+    if key is null and known.key_computed then
+        raise exception 'fleet.enqueue: the key of job % is computed from its input, in Python',
+                        quote_literal(job)
+            using errcode = '22023',
+                  hint = 'Give key => too: what its function would return for this input.';
+    end if;
+    select e.id, e.created into enqueue_named.id, enqueue_named.created
+      from fleet.enqueue_one(job, input, coalesce(queue, known.queue), coalesce(step, known.step, ''),
+                             coalesce(priority, known.priority), delay, at, coalesce(key, known.key),
+                             unique_key, unique_scope, traceparent) e;
+end
+$$;
+
 -- For any language: select fleet.enqueue('order-receipt', '{"order_id": 42}', delay => '1 min').
 create function fleet.enqueue(
     job text, input jsonb default 'null', queue text default null, step text default null,
@@ -239,8 +261,8 @@ create function fleet.enqueue(
 returns bigint
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-    select e.id from fleet.enqueue_one(job, input, queue, step, priority, delay, at, key,
-                                       unique_key, unique_scope, traceparent) e
+    select e.id from fleet.enqueue_named(job, input, queue, step, priority, delay, at, key,
+                                         unique_key, unique_scope, traceparent) e
 $$;
 
 -- What a step enqueued, in the statement that writes its outcome: {"many": the arguments of

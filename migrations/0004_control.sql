@@ -1,4 +1,15 @@
--- What people do to tasks: cancel, revive, purge; and what autoscalers ask.
+-- What people do to tasks: cancel and revive; and what autoscalers ask.
+
+-- How long the history of a step's task stays, if a worker has said what that is.
+create function fleet.keep_of(job text, step text) returns interval
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce((select coalesce((select s.step -> 'keep'
+                                        from jsonb_array_elements(j.definition -> 'steps') s (step)
+                                       where s.step ->> 'name' = keep_of.step limit 1),
+                                     j.definition -> 'steps' -> 0 -> 'keep')::float8
+                       from fleet.definition_of(keep_of.job) j), 1209600) * interval '1 s'
+$$;
 
 -- Cancel one task. 'cancelled': it will not run again. 'requested': it runs now, and its owner is
 -- told. 'ended': too late. null: there is no such task.
@@ -27,8 +38,7 @@ begin
 end
 $$;
 
--- End those of the tasks that nobody runs. Returns how many. Their history stays as long as their
--- job says, if a worker has said what that is.
+-- End those of the tasks that nobody runs. Returns how many.
 create function fleet.cancel_idle(ids bigint[]) returns int
 language sql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
@@ -40,18 +50,13 @@ as $$
                     where w.id = any (ids) and w.state <> 'running' for update skip locked))
         returning t.*),
     kinds as (
-        select k.job, k.step,
-               coalesce((select s.step -> 'keep'
-                           from jsonb_array_elements(j.definition -> 'steps') s (step)
-                          where s.step ->> 'name' = k.step limit 1),
-                        j.definition -> 'steps' -> 0 -> 'keep', '1209600')::float8 as keep
-          from (select distinct g.job, g.step from gone g) k
-          left join lateral fleet.definition_of(k.job) j on true),
+        select k.job, k.step, fleet.keep_of(k.job, k.step) as keep
+          from (select distinct g.job, g.step from gone g) k),
     kept as (
         insert into fleet.archive (keep_until, id, fence, enqueued_at, ready_at, finished_at, visit,
             attempt, failures, crashes, losses, releases, priority, outcome, queue, job, step, key,
             trace, input, error)
-        select fleet.now() + k.keep * interval '1 s', g.id, g.fence, g.enqueued_at, g.ready_at,
+        select fleet.now() + k.keep, g.id, g.fence, g.enqueued_at, g.ready_at,
                fleet.now(), g.visit, 1 + g.prior + g.failures + g.crashes, g.failures, g.crashes,
                g.losses, g.releases, g.priority, 'cancelled', g.queue, g.job, g.step, g.key, g.trace,
                g.input, g.error
@@ -124,10 +129,12 @@ begin
                   hint = 'Let that task end or cancel it first; nothing was changed.';
     end if;
 
+    -- A wish to cancel it was for its life before.
+    delete from fleet.cancellation c where c.task_id = dead.id;
     -- Its last attempt was columns of the buried row, and goes to the history with it.
     insert into fleet.attempt (keep_until, task_id, fence, started_at, ended_at, visit, attempt,
                                queue, job, step, outcome, worker, error)
-    values (dead.keep_until, dead.id, dead.fence, coalesce(dead.started_at, dead.buried_at),
+    values (fleet.now() + fleet.keep_of(dead.job, dead.step), dead.id, dead.fence, coalesce(dead.started_at, dead.buried_at),
             dead.buried_at, dead.visit, dead.attempt, dead.queue, dead.job, dead.step,
             case when dead.reason = 'poison' then 'crashed' else 'failed' end, dead.worker, dead.error);
     perform fleet.wake(array[dead.queue]);
@@ -139,10 +146,14 @@ $$;
 -- has become due, so that counts too.
 create function fleet.backlog(queue text) returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set jit = off
 as $$
-    select count(*) from fleet.task t
-     where t.queue = backlog.queue
-       and (t.pos is not null or t.due_at <= fleet.now())
+    -- A count an index: one condition over all of them would read the whole table.
+    select (select count(*) from fleet.task t where t.queue = backlog.queue and t.pos is not null)
+         + (select count(*) from fleet.task t
+             where t.due_at <= fleet.now() and t.waiting_for is null and t.queue = backlog.queue)
+         + (select count(*) from fleet.task t
+             where t.due_at <= fleet.now() and t.waiting_for is not null and t.queue = backlog.queue)
 $$;
 
 create function fleet.schema_version() returns int

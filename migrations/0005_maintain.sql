@@ -5,9 +5,12 @@
 -- waits behind them: so a partition is made apart and ATTACHed (which blocks no insert), and a drop
 -- gives up after 100 ms and is tried again the next time.
 
+-- Most rows find their partition ready. What a job keeps for longer than three weeks lands in the default
+-- one, and its day gets a partition at the next call, before it can fill: the rows move with it.
+
 -- One action a row: made, dropped, busy (tried, will be tried again), deleted. At most one partition
--- is dropped a call, so that the lock it takes on the parent is held for that drop only: call again
--- while anything was dropped.
+-- is dropped a call, so that the lock it takes on the parent is held for that drop only, and at most
+-- 5,000 rows are deleted: call again while anything was dropped or deleted.
 create function fleet.maintain() returns table (action text, relation text, n bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -25,18 +28,31 @@ begin
 
     foreach parent in array array['archive', 'attempt'] loop
         -- The default retention is 14 days, and a week ahead of it is ready for a week without us.
-        for day in select today + d from generate_series(0, 21) d loop
+        -- More than a year ahead a row waits in the default partition for its day to come nearer.
+        for day in execute format(
+            'select %1$L::date + d from generate_series(0, 21) d
+             union
+             select (keep_until at time zone ''UTC'')::date from fleet.%2$I
+              where keep_until >= %1$L::date and keep_until < %1$L::date + 400
+             order by 1', today, parent || '_default')
+        loop
             part := format('%s_%s', parent, to_char(day, 'YYYYMMDD'));
             continue when to_regclass(format('fleet.%I', part)) is not null;
             begin
                 execute format('create table fleet.%I (like fleet.%I including all)', part, parent);
+                execute format(
+                    'with moved as (delete from fleet.%I where keep_until >= %L and keep_until < %L
+                                    returning *)
+                     insert into fleet.%I select * from moved', parent || '_default',
+                    format('%s 00:00+00', day), format('%s 00:00+00', day + 1), part);
                 execute format(
                     'alter table fleet.%I attach partition fleet.%I for values from (%L) to (%L)',
                     parent, part, format('%s 00:00+00', day), format('%s 00:00+00', day + 1));
                 action := 'made'; relation := part; n := 1;
                 return next;
             exception
-                -- A reader of the default partition, or rows of that day in it: it goes on serving.
+                -- A reader of the default partition, or a row of that day that came just now: the
+                -- default partition goes on serving.
                 when lock_not_available or check_violation then
                     action := 'busy'; relation := part; n := 0;
                     return next;

@@ -62,24 +62,27 @@ create table fleet.override (
     primary key (queue, key)
 );
 
--- The beat: one statement a host. It renews the lease first, so that nothing that follows can cost it;
--- what follows gives up on locks quickly and comes again with the next beat. Null: this owner has been
--- taken over and must stop.
+-- The beat: one statement a host. It renews the lease first, and nothing that follows can cost it: locks
+-- are given up quickly, and an error, a statement_timeout included, is told instead of raised. Null:
+-- this owner has been taken over and must stop.
+--
+-- the_looks are the queues to look for ready work in, from the start of their lines: behind many dead
+-- rows that takes long, so the caller says how often.
 create function fleet.beat(
-    the_owner bigint, the_state text, the_workers jsonb, the_queues text[])
+    the_owner bigint, the_state text, the_workers jsonb, the_queues text[], the_looks text[])
 returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     counter bigint;
-    told    jsonb;
-    due     boolean;
+    work    jsonb := '{}';
+    news    jsonb;
 begin
     update fleet.owner o
        set beat = o.beat + 1, beaten_at = fleet.now(), state = the_state,
            workers = coalesce(the_workers, o.workers), serves = coalesce(the_queues, o.serves)
-     where o.id = the_owner
+     where o.id = the_owner and o.state <> 'taken'
     returning o.beat into counter;
     if not found then
         return null;
@@ -87,9 +90,7 @@ begin
 
     perform set_config('lock_timeout', '200ms', true);
     begin
-        due := exists (select from fleet.task t
-                        where t.due_at <= fleet.now() and t.waiting_for is null);
-        if due then
+        if exists (select from fleet.task t where t.due_at <= fleet.now() and t.waiting_for is null) then
             perform fleet.wake(array(select p.queue from fleet.promote() p where p.n > 0));
         end if;
         if exists (select from fleet.task t where t.due_at <= fleet.now() and t.waiting_for is not null)
@@ -97,8 +98,8 @@ begin
             perform fleet.grant_keys();
         end if;
         perform fleet.cancel_leftovers();
-        told := jsonb_build_object(
-            'ready', (select coalesce(jsonb_agg(q), '[]') from unnest(the_queues) q
+        work := jsonb_build_object(
+            'ready', (select coalesce(jsonb_agg(q), '[]') from unnest(the_looks) q
                        -- LIMIT keeps it a look for each queue: a join would read the whole line.
                        where (select true from fleet.task t
                                where t.queue = q and t.pos is not null and t.state = 'ready'
@@ -111,26 +112,36 @@ begin
                          from fleet.cancellation c
                         where (select t.owner from fleet.task t where t.id = c.task_id)
                               = the_owner));
-    exception when lock_not_available then
-        told := jsonb_build_object('locked', true);
+    exception
+        when lock_not_available then
+            work := jsonb_build_object('locked', true);
+        when query_canceled or others then
+            work := jsonb_build_object('trouble', format('%s (%s)', sqlerrm, sqlstate));
     end;
-    return told || jsonb_build_object(
-        'beat', counter,
-        'now', extract(epoch from fleet.now())::float8,
-        'owners', (select jsonb_object_agg(o.id, jsonb_build_array(o.beat, o.lease))
-                     from fleet.owner o where o.id <> the_owner),
-        'shutdown', (select coalesce(jsonb_agg(jsonb_build_object(
-                                'id', s.id, 'host', s.host, 'queue', s.queue,
-                                'last_owner', s.last_owner)), '[]')
-                       from fleet.shutdown s
-                      where not exists (select from fleet.shutdown_ack a
-                                         where a.shutdown = s.id and a.owner = the_owner
-                                           and a.state = 'down')),
-        'queues', (select coalesce(jsonb_object_agg(q.queue, q.said), '{}')
-                     from (select o.queue, jsonb_object_agg(o.key, o.value) as said
-                             from fleet.override o
-                            where o.until is null or o.until > fleet.now()
-                            group by o.queue) q));
+    begin
+        news := jsonb_build_object(
+            'owners', (select coalesce(jsonb_object_agg(o.id, jsonb_build_array(o.beat, o.lease)), '{}')
+                         from fleet.owner o where o.id <> the_owner),
+            'shutdown', (select coalesce(jsonb_agg(jsonb_build_object(
+                                    'id', s.id, 'host', s.host, 'queue', s.queue,
+                                    'last_owner', s.last_owner)), '[]')
+                           from fleet.shutdown s
+                          where not exists (select from fleet.shutdown_ack a
+                                             where a.shutdown = s.id and a.owner = the_owner
+                                               and a.state = 'down')),
+            'queues', (select coalesce(jsonb_object_agg(q.queue, q.said), '{}')
+                         from (select o.queue, jsonb_object_agg(o.key, o.value) as said
+                                 from fleet.override o
+                                where o.until is null or o.until > fleet.now()
+                                group by o.queue) q));
+    exception
+        when lock_not_available then
+            news := jsonb_build_object('locked', true);
+        when query_canceled or others then
+            news := jsonb_build_object('trouble', format('%s (%s)', sqlerrm, sqlstate));
+    end;
+    return work || news || jsonb_build_object(
+        'beat', counter, 'now', extract(epoch from fleet.now())::float8);
 end
 $$;
 

@@ -23,6 +23,7 @@ from supervisor.link import Disconnected, Link
 _log: Final = logging.getLogger("fleet.supervisor")
 
 SAFE: Final = 0.8
+PATIENCE: Final = 20
 
 
 class Heart:
@@ -48,6 +49,8 @@ class Heart:
         self._on_taken = on_taken
         self._hurry = asyncio.Event()
         self._said: list[Any] | None = None
+        self._look_again_at = 0.0
+        self._trouble: str | None = None
         self._expired = False
         self._expected = math.inf
         self.owner = OwnerId(0)
@@ -105,10 +108,12 @@ class Heart:
         if self._expected <= sent:
             self._expected = math.inf
         state, workers, queues = self._describe()
+        news = None if workers == self._said else workers
+        # Behind many dead rows a look into the queues takes long: never more than a twentieth
+        # of the time.
+        looks = queues if sent >= self._look_again_at else []
         try:
-            told = await beat(
-                self._link, self.owner, state, None if workers == self._said else workers, queues
-            )
+            told = await beat(self._link, self.owner, state, news, queues, looks)
         except Disconnected:
             return 0.05
         except Exception as error:
@@ -120,6 +125,9 @@ class Heart:
             return 0.0
         self._renewed(sent)
         self._said = workers
+        if looks:
+            self._look_again_at = sent + PATIENCE * (time.monotonic() - sent)
+        self._complain(told.trouble)
         try:
             await self._on_told(told)
         except Exception:
@@ -128,3 +136,9 @@ class Heart:
             # Never a tight loop, should a due task be locked by somebody.
             return max(told.due_in, 0.02)
         return self._every
+
+    def _complain(self, trouble: str | None) -> None:
+        """Say what a beat could not do besides renewing the lease, once."""
+        if trouble and trouble != self._trouble:
+            _log.warning("the lease is renewed, but the rest of the beat failed: %s", trouble)
+        self._trouble = trouble

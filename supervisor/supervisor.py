@@ -233,6 +233,8 @@ class Supervisor:
             self.traffic.fetcher.wake(queue)
         for task in told.cancel:
             self._cancel(task)
+        if not told.heard:
+            return
         await self.control.hear(told)
         if told.now is not None:
             self.traffic.clock_offset = told.now - time.time()
@@ -256,7 +258,8 @@ class Supervisor:
         """Take over what silent owners held, and find what is ours and in nobody's hands."""
         with contextlib.suppress(Disconnected):
             for owner in silent:
-                await take_over(self.writing, owner, self.abilities.policy, self.site.host)
+                if await take_over(self.writing, owner, self.abilities.policy, self.site.host):
+                    self._watch.dealt_with(owner, time.monotonic())
             if self._doubt:
                 self._doubt = False
                 try:

@@ -4,6 +4,10 @@ An owner is taken over only by a supervisor that has itself watched its counter 
 whole lease, by its own monotonic clock, on a connection that did not break meanwhile. No clock is
 compared with another one, so an outage, a promoted standby or a jump of a clock takes nothing
 over by mistake.
+
+Taken over in two rounds, a lease apart: in the first it is told that it may claim no more, and what
+it held is put back; in the second, what a claim that was under way has taken is put back too, and
+the owner is forgotten.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Final, NamedTuple
 from fleet.lifecycle import Lost, decide
 from fleet.model import Claim, Failure, OwnerId, Seconds
 from fleet.policy import Policy
-from fleet.store.beats import forget
+from fleet.store.beats import forget, take
 from fleet.store.claims import held
 from fleet.store.executor import Executor
 from fleet.store.outcomes import Outcome, write
@@ -57,19 +61,25 @@ class Watch:
             del self._seen[owner]
         return silent
 
+    def dealt_with(self, owner: int, now: float) -> None:
+        """Come back to an owner that was taken over after another lease."""
+        if seen := self._seen.get(owner):
+            self._seen[owner] = seen._replace(since=now)
+
 
 async def take_over(
     conn: Executor, owner: OwnerId, policy: Callable[[Claim], Policy], by: str
-) -> int:
-    """Put back what a silent owner held, and forget it once it holds nothing; return how many."""
+) -> bool:
+    """Put back what a silent owner held; True when that is done, for this round."""
+    first = await take(conn, owner)
     claims = await held(conn, owner)
     error = Failure(type="LeaseExpired", message=f"its host fell silent; noticed by {by}")
     outcomes = [
         Outcome(c, decide(c, Lost(error), policy(c), 0.0), "?", 0.0, policy(c).keep) for c in claims
     ]
     report = await write(conn, owner, outcomes)
-    if not report.busy:
-        await forget(conn, owner)
     if claims:
         _log.warning("owner %s fell silent: %d of its tasks run again", owner, len(report.fences))
-    return len(report.fences)
+    if not report.busy and not first:
+        await forget(conn, owner)
+    return not report.busy

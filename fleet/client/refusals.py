@@ -62,6 +62,8 @@ def _kind(state: str, message: str) -> type[EnqueueError] | None:
         if "bytes of JSON" in message:
             return PayloadTooLarge
         return InvalidName if " name " in message else InvalidOption
+    if state == "23514" and "fleet.payload" in message:
+        return PayloadTooLarge
     if state in {"22P02", "22P05", "22021", "54000", "54001", "22032"}:
         return NotEncodable
     if state.startswith(("22", "23")):

@@ -10,7 +10,9 @@ import orjson
 from fleet.model import OwnerId, Seconds, TaskId
 from fleet.store.executor import Executor
 
-_BEAT: Final = "select fleet.beat($1::bigint, $2::text, $3::text::jsonb, $4::text[])::text as told"
+_BEAT: Final = """
+select fleet.beat($1::bigint, $2::text, $3::text::jsonb, $4::text[], $5::text[])::text as told
+"""
 
 _REGISTER: Final = """
 insert into fleet.owner (host, pid, lease) values ($1::text, $2::int, $3::float8) returning id
@@ -24,7 +26,11 @@ _DISARM: Final = """
 delete from fleet.armed where owner = $1::bigint and queue = any ($2::text[])
 """
 
-_TAKEN: Final = """
+_TAKE: Final = """
+update fleet.owner set state = 'taken' where id = $1::bigint and state <> 'taken' returning id
+"""
+
+_FORGET: Final = """
 with gone as (delete from fleet.owner where id = $1::bigint)
 delete from fleet.armed where owner = $1::bigint
 """
@@ -40,7 +46,8 @@ class Told:
     owners: dict[int, tuple[int, Seconds]]  # id → (counter, lease)
     shutdown: list[dict[str, Any]]
     queues: dict[str, dict[str, Any]]
-    locked: bool
+    heard: bool = True  # False: owners, shutdown and queues could not be read this time
+    trouble: str | None = None  # what else could not be done
     now: Seconds | None = None  # the database's clock, since 1970
 
 
@@ -51,11 +58,20 @@ async def register(conn: Executor, host: str, pid: int, lease: Seconds) -> Owner
 
 
 async def beat(
-    conn: Executor, owner: OwnerId, state: str, workers: list[Any] | None, queues: list[str]
+    conn: Executor,
+    owner: OwnerId,
+    state: str,
+    workers: list[Any] | None,
+    queues: list[str],
+    looks: list[str] | None = None,
 ) -> Told | None:
-    """Renew the lease and hear the news; None if the owner has been taken over."""
+    """Renew the lease and hear the news; None if the owner has been taken over.
+
+    ``looks`` are the queues to be looked into for ready work; by default all of them.
+    """
     document = None if workers is None else orjson.dumps(workers).decode()
-    rows = await conn.fetch(_BEAT, owner, state, document, queues)
+    looks = queues if looks is None else looks
+    rows = await conn.fetch(_BEAT, owner, state, document, queues, looks)
     if rows[0]["told"] is None:
         return None
     told = orjson.loads(rows[0]["told"])
@@ -63,10 +79,11 @@ async def beat(
         ready=told.get("ready", []),
         due_in=told.get("due_in"),
         cancel=told.get("cancel", []),
-        owners={int(k): (v[0], v[1]) for k, v in (told["owners"] or {}).items()},
-        shutdown=told["shutdown"],
-        queues=told["queues"],
-        locked=bool(told.get("locked")),
+        owners={int(k): (v[0], v[1]) for k, v in told.get("owners", {}).items()},
+        shutdown=told.get("shutdown", []),
+        queues=told.get("queues", {}),
+        heard="owners" in told,
+        trouble=told.get("trouble"),
         now=told.get("now"),
     )
 
@@ -81,17 +98,22 @@ async def disarm(conn: Executor, owner: OwnerId, queues: list[str]) -> None:
     await conn.fetch(_DISARM, owner, queues)
 
 
+async def take(conn: Executor, owner: OwnerId) -> bool:
+    """Let an owner claim and renew no more; False if it was told so before, or is not there."""
+    return bool(await conn.fetch(_TAKE, owner))
+
+
 async def forget(conn: Executor, owner: OwnerId) -> None:
     """Remove an owner that holds nothing any more: one that leaves, or one that was taken over."""
-    await conn.fetch(_TAKEN, owner)
+    await conn.fetch(_FORGET, owner)
 
 
 _MAINTAIN: Final = "select action from fleet.maintain()"
 
 
 async def maintain(conn: Executor) -> None:
-    """Make partitions ahead, drop those that are over: one a call, until there is none."""
-    while any(row["action"] == "dropped" for row in await conn.fetch(_MAINTAIN)):
+    """Make partitions ahead, and remove what is over: a little a call, until there is none."""
+    while any(row["action"] in ("dropped", "deleted") for row in await conn.fetch(_MAINTAIN)):
         pass
 
 

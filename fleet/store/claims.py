@@ -15,6 +15,7 @@ a million deferred, a million finished, the dead versions of everything claimed 
   is locked that is not taken.
 - **``id = any(array(…))``** instead of a join: one index search for the array; 36 % faster on
   PostgreSQL 18, and no plan that statistics could turn into a hash join over the whole table.
+- **Not for an owner that was taken over**: what it claims late, nobody would run.
 - **Nothing indexed changes** (a ``while_waiting`` slot aside), so the update is HOT.
 
 Connections that claim run with ``SETTINGS``: plans are cached while the table is small or empty,
@@ -56,7 +57,8 @@ CLAIM: Final = """
 update fleet.task t
    set state = 'running', fence = t.fence + 1, owner = $1, claimed_at = fleet.now(),
        unique_slot = case when t.unique_scope = 'while_waiting' then null else t.unique_slot end
- where t.id = any (array(
+ where not exists (select from fleet.owner o where o.id = $1 and o.state = 'taken')
+   and t.id = any (array(
        select c.id
          from unnest($4::smallint[], $5::bigint[], $6::smallint[]) as span (rank, pos, below)
         cross join lateral (

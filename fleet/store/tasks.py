@@ -287,7 +287,7 @@ async def buried_ids(
 
 _ENQUEUE: Final = """
 select id, created
-  from fleet.enqueue_one(
+  from fleet.enqueue_named(
     $1::text, $2::text::jsonb, $3::text, $4::text, $5::int, $6::text::interval, $7::timestamptz,
     $8::text, $9::text, $10::text)
 """

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from fleet import Context, Fleet
+from fleet import Context, Fleet, errors
+from fleet.model import MAX_PAYLOAD, OwnerId
+from fleet.store import claims
 from fleet.testing import drain
 
 NAMES = [
@@ -114,17 +116,44 @@ async def test_what_is_no_json_is_refused_by_the_type(db, document):
         await db.fetch("select fleet.enqueue('fine', $1::text::jsonb, queue => 'fine')", document)
 
 
-async def test_a_payload_one_byte_too_large_is_refused_and_one_that_fits_is_not(db):
-    fits = '"' + "x" * (1_048_576 - 2) + '"'
-    await db.fetch("select fleet.enqueue('fine', $1::text::jsonb, queue => 'fine')", fits)
-    many = (
-        "select fleet.enqueue_many(array[$1::text], '{j}', '{s}', '{q}', '{0}', null, null, null,"
-        " null, null)"
-    )
-    await db.fetch(many, fits)
-    for query in ("select fleet.enqueue('fine', $1::text::jsonb, queue => 'fine')", many):
-        with pytest.raises(asyncpg.InvalidParameterValueError, match="1048576"):
-            await db.fetch(query, fits[:-1] + 'x"')
+LIMIT = 1_572_864  # as PostgreSQL prints it: a mebibyte of compact JSON, and its spaces
+ONE = "select fleet.enqueue('fine', $1::text::jsonb, queue => 'fine')"
+MANY = (
+    "select fleet.enqueue_many(array[$1::text], '{j}', '{s}', '{q}', '{0}', null, null, null,"
+    " null, null)"
+)
+
+
+@pytest.mark.parametrize("query", [ONE, MANY], ids=["one", "many"])
+async def test_a_payload_one_byte_too_large_is_refused_and_one_that_fits_is_not(db, query):
+    fits = '"' + "x" * (LIMIT - 2) + '"'
+    await db.fetch(query, fits)
+    await db.fetch(query, "[" + "1," * (MAX_PAYLOAD // 2 - 1) + "1]")  # what Python lets through
+    await db.fetch(query, '{"spaces":' + " " * LIMIT + "1}")  # are not stored
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=f"limit is {LIMIT}"):
+        await db.fetch(query, fits[:-1] + 'x"')
+
+
+@pytest.mark.parametrize("query", [ONE, MANY], ids=["one", "many"])
+async def test_a_few_bytes_that_become_gigabytes_are_refused_and_harm_no_claim(db, query):
+    for document in ("[" + "1e131071," * 20 + "1]", "[" + "1e131071," * 10_000 + "1]"):
+        with pytest.raises((asyncpg.CheckViolationError, asyncpg.ProgramLimitExceededError)):
+            await db.fetch(query, document)
+    await db.fetch(query, "1e131071")
+    queue = "fine" if query == ONE else "q"
+    (claim,) = await claims.claim(db, OwnerId(1), queue, 9, ["fine/", "j/s"])
+    assert len(claim.input) == 131_072
+
+
+async def test_numbers_that_become_too_large_are_refused_in_python_with_a_word(dsn):
+    app = Fleet(dsn)
+
+    @app.job("floats")
+    async def floats(ctx: Context, numbers: list) -> None: ...
+
+    with pytest.raises(errors.PayloadTooLarge):
+        async with app:
+            await floats.enqueue([1e300] * 10_000)
 
 
 ROWS = {

@@ -6,7 +6,8 @@ import asyncpg
 import pytest
 
 from fleet import Context, Fleet
-from fleet.lifecycle import Cancelled, Completed, Released
+from fleet.lifecycle import Cancelled, Completed, Refused, Released
+from fleet.model import Failure
 from fleet.store import registry
 from tests.store.conftest import ALICE, Table
 
@@ -97,3 +98,14 @@ async def test_a_cancelled_task_is_kept_as_long_as_its_job_says(table: Table):
     assert await days_kept(table, step="") == 3
     assert await days_kept(table, step="of-an-older-release") == 3
     assert await days_kept(table, job="other") == 14
+
+
+async def test_u18_a_wish_that_came_too_late_does_not_cancel_the_revived_task(table: Table):
+    (task,) = await table.enqueue("1")
+    claim = await table.claim_one()
+    assert await table.db.fetchval("select fleet.cancel($1)", task) == "requested"
+    await table.settle(ALICE, (claim, Refused("fatal", Failure(type="ValueError", message="bad"))))
+
+    await table.db.fetch("select fleet.revive($1)", task)
+    await table.db.fetch("select fleet.cancel_leftovers()")
+    assert await table.state(task) == "ready"

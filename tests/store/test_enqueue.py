@@ -55,7 +55,7 @@ def moved(dsn: str, **parts: str) -> str:
         ({"step": "s" * 64}, errors.InvalidName, "step name"),
         ({"input": '"\\u0000"'}, errors.NotEncodable, "Unicode"),
         ({"input": "{nonsense"}, errors.NotEncodable, "json"),
-        ({"input": '"' + "x" * 1_048_576 + '"'}, errors.PayloadTooLarge, "1048576"),
+        ({"input": '"' + "x" * 1_572_864 + '"'}, errors.PayloadTooLarge, "1572864"),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",
 )

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 # ── a table that was empty and is not ────────────────────────────────────────────────────────────
 
 SOMEBODY: Final = Claim._make([0, 0, "q", "x", "a", 1, "null", *[0] * 6, False, *[None] * 4, 1, 1])
-A_BEAT: Final = ("select fleet.beat($1, 'running', null, $2)", OWNER, ["q"])
+A_BEAT: Final = ("select fleet.beat($1, 'running', null, $2, $2)", OWNER, ["q"])
 WRITES: Final = {
     "finish": Completed("1"),
     "finish_and_forget": Completed("1"),
@@ -112,7 +112,7 @@ async def test_u05_a_claim_among_millions_touches_what_it_returns(veteran: Veter
         plan = await veteran.explain(asks_to_claim())
 
     assert plan.tree["Actual Rows"] == BATCH
-    assert plan.indexes == {"task_line", "task_pkey"}
+    assert plan.indexes == {"task_line", "task_pkey", "owner_pkey"}
     assert touches_no_more_than(plan, BATCH)
 
 

@@ -44,6 +44,7 @@ async def the_calls_of_an_application(app: asyncpg.Connection) -> None:
     for task in (first, second):
         assert await app.fetchval("select fleet.cancel($1)", task) == "cancelled"
     await app.fetchval("select fleet.cancel_leftovers()")
+    await app.fetchval("select fleet.backlog('elsewhere')")
 
 
 # ── no index is written ──────────────────────────────────────────────────────────────────────────
@@ -70,5 +71,5 @@ async def test_claims_and_next_steps_are_hot_updates(fleet_server: str, fleet_te
         await conn.execute("select pg_stat_force_next_flush()")
         row = await conn.fetchrow(_UPDATES)
         assert row["updated"] == 5_000 * 3
-        assert row["hot"] >= 0.9 * row["updated"]
+        assert row["hot"] >= 0.99 * row["updated"]
         await conn.close()

@@ -59,6 +59,7 @@ async def test_a_jobs_key_is_that_of_tasks_enqueued_from_sql_too(db):
     assert await key_of(db, "'ledger'") == "the-ledger"
     assert await key_of(db, "'ledger', key => 'another'") == "another"
     assert await key_of(db, "'ledger', queue => 'elsewhere'") == "the-ledger"
+    assert await key_of(db, "'ledger', queue => 'elsewhere', step => 'other'") == "the-ledger"
     assert await db.fetchval("select state from fleet.task limit 1") == "waiting"
     await insert_many(db, [ledger.submission(key="mine")])
     assert await db.fetchval("select key from fleet.task order by id desc limit 1") == "mine"

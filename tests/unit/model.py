@@ -373,6 +373,7 @@ class World:
         outcome = "crashed" if dead.reason == "poison" else "failed"
         attempt = dead.ended_at_attempt or 0
         self.history.append(Over(dead.id, dead.fence, dead.visit, attempt, dead.step, outcome))
+        self.wishes.discard(task_id)
         self._put(revived(dead, step, self.now))
         return True
 

@@ -30,8 +30,8 @@ def test_wrong_options_are_refused_before_there_is_a_statement():
 
 def test_asyncpg_gets_numbers_and_a_tuple():
     assert order.statement(1) == (
-        "select fleet.enqueue(job => $1::text, input => $2::text::jsonb, queue => $3::text, "
-        "step => $4::text, priority => $5::int) as id",
+        "select id from fleet.enqueue_one(job => $1::text, input => $2::text::jsonb, "
+        "queue => $3::text, step => $4::text, priority => $5::int)",
         ("order", "1", "billing", "order", 2),
     )
 
