@@ -123,7 +123,7 @@ create index archive_id on fleet.archive (id);
 create table fleet.archive_default partition of fleet.archive default;
 create index archive_default_until on fleet.archive_default (keep_until);
 
--- Every attempt but a task's last, which is columns of the archived or buried row.
+-- Every attempt but a task's last, which is columns of the archived or buried row, if there is one.
 create table fleet.attempt (
     keep_until timestamptz not null,
     task_id    bigint not null,
@@ -135,6 +135,7 @@ create table fleet.attempt (
     queue      text not null,
     job        text not null,
     step       text not null,
+    final      boolean not null default false,         -- after it the task was deleted, as its job says
     outcome    text not null check (outcome in
         ('next', 'snoozed', 'failed', 'timed_out', 'crashed', 'lost', 'released')),
     worker     text,

@@ -14,11 +14,12 @@ PAGE: Final = 500
 
 _NOW: Final = "select fleet.now() as now"
 
-# A task's last attempt is columns of the buried row; all before it are rows of fleet.attempt.
+# A task's last attempt is columns of the buried row, unless its job deletes failures; all others are
+# rows of fleet.attempt.
 _FAILED: Final = """
 select f.*
   from ((select a.ended_at as at, a.task_id, a.fence, a.job, a.step, a.queue, a.attempt,
-                a.outcome, false as final, a.worker, a.error::text as error
+                a.outcome, a.final, a.worker, a.error::text as error
            from fleet.attempt a
           where a.error is not null
             and a.outcome in ('failed', 'timed_out', 'crashed', 'lost')

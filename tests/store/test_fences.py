@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import asyncpg
 import pytest
 
@@ -19,6 +21,7 @@ from fleet.lifecycle import (
 from fleet.model import Failure
 from fleet.policy import Policy
 from fleet.store import claims
+from fleet.store.failed import Place, failed_after
 from fleet.store.outcomes import write
 from fleet.store.standing import standing
 from tests.store.conftest import ALICE, BOB
@@ -161,9 +164,11 @@ async def test_f19_after_a_lost_reply_the_truth_is_in_the_row(table):
     assert (await standing(table.db, BOB, held)).how == "over"
 
 
-async def test_a_dropped_failure_leaves_no_letter(table):
+async def test_p14_a_dropped_failure_leaves_no_letter_and_is_told_all_the_same(table):
     (task,) = await table.enqueue("1")
     claim = await table.claim_one()
     policy = Policy(on_failure="delete")
     await write(table.db, ALICE, [table.outcome(claim, Refused("fatal", ERROR), policy)])
     assert await table.state(task) == "nowhere"
+    (told,) = await failed_after(table.db, Place(datetime(2000, 1, 1, tzinfo=UTC)))
+    assert (told.task_id, told.outcome, told.final, told.error) == (task, "failed", True, ERROR)

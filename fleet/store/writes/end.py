@@ -18,7 +18,7 @@ _BURY: Final = """
 with wanted as materialized (
     select * from jsonb_to_recordset($2::jsonb) as w (
         id bigint, fence bigint, reason text, error jsonb, failures int, crashes int, losses int,
-        attempt int, worker text, took float8)),
+        attempt int, worker text, took float8, keep float8)),
 dead as (
     delete from fleet.task t
      where t.id = any (array(
@@ -35,7 +35,16 @@ kept as (
            w.crashes, w.losses, d.releases, d.prior, d.priority, w.reason, d.queue, d.job, d.step,
            w.worker, d.key, d.unique_slot, d.unique_scope, d.trace, d.input, w.error
       from dead d join wanted w on w.id = d.id
-     where $4::boolean)
+     where $4::boolean),
+told as (
+    insert into fleet.attempt (keep_until, task_id, fence, started_at, ended_at, visit, attempt,
+        final, queue, job, step, outcome, worker, error)
+    select fleet.now() + w.keep * interval '1 s', d.id, d.fence,
+           fleet.now() - w.took * interval '1 s', fleet.now(), d.visit, w.attempt, true, d.queue,
+           d.job, d.step, case when w.reason = 'poison' then 'crashed' else 'failed' end, w.worker,
+           w.error
+      from dead d join wanted w on w.id = d.id
+     where not $4::boolean)
 select d.id, d.fence from dead d
 """
 
@@ -69,7 +78,7 @@ select g.id, g.fence from gone g
 async def bury(
     conn: Executor, owner: OwnerId, dead: Sequence[Outcome[Bury]], *, keep: bool = True
 ) -> dict[TaskId, int]:
-    """Move tasks to the dead letters; with ``keep`` false delete them."""
+    """Move tasks to the dead letters; with ``keep`` false delete them, all but the last failure."""
     document = [
         {
             "id": o.claim.id,
@@ -82,6 +91,7 @@ async def bury(
             "attempt": o.claim.attempt,
             "worker": o.worker,
             "took": o.took,
+            "keep": o.keep,
         }
         for o in dead
     ]
