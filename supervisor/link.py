@@ -2,15 +2,21 @@
 
 While the database is away every part of the supervisor wants it back at once. They share one
 ``Door``, which lets two connects a second through and says what is wrong once for all of them.
+
+A connection whose packets are dropped looks alive for ever. The kernel finds that out in five
+seconds, unless somebody in between (a pooler, a proxy) answers for the other end. So the beat,
+which asks once a second, waits four at the most: if it hears nothing, all connections are let go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -25,6 +31,14 @@ _log: Final = logging.getLogger("fleet.supervisor")
 
 CONNECT_TIMEOUT: Final[Seconds] = 5.0
 STATEMENT_TIMEOUT: Final[Seconds] = 30.0
+# Two seconds of silence, then three questions; and what was sent is confirmed within five.
+_KEEPALIVE: Final = {
+    "TCP_KEEPIDLE": 2,
+    "TCP_KEEPALIVE": 2,  # macOS's word for it
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 5_000,
+}
 
 
 class Disconnected(DatabaseError):
@@ -35,6 +49,7 @@ class Door:
     """Rations connects and complaints over all connections of this process."""
 
     def __init__(self) -> None:
+        self.links: list[Link] = []
         self._open_at = 0.0
         self._said_at = -1e9
         self._failures = 0
@@ -58,6 +73,11 @@ class Door:
             told = str(error) or type(error).__name__
             _log.warning("PostgreSQL at %s is not available (%s): trying again", mask(url), told)
 
+    def cut(self) -> None:
+        """Let go of every connection: one that should have answered did not."""
+        for link in self.links:
+            link.drop()
+
     def succeeded(self) -> None:
         """Take note that the database is back."""
         if self._failures:
@@ -78,17 +98,18 @@ class Link:
         *,
         settings: dict[str, str] | None = None,
         timeout: Seconds = STATEMENT_TIMEOUT,
-        on_connect: Callable[[asyncpg.Connection[asyncpg.Record]], Awaitable[None]] | None = None,
+        pulse: bool = False,
     ) -> None:
         self._url = url
         self._door = door
         self._timeout = timeout
-        self._on_connect = on_connect
+        self._pulse = pulse  # it asks what is always answered at once: silence means a cut
         self._settings = {"application_name": f"fleet {purpose}", **(settings or {})}
         self._conn: asyncpg.Connection[asyncpg.Record] | None = None
         self._connecting = asyncio.Lock()
         self._turn = asyncio.Lock()  # a connection does one thing at a time; its users are several
         self.connects = 0
+        door.links.append(self)
 
     async def fetch(self, query: str, /, *args: Any) -> Sequence[Row]:
         """Run a statement; ``Disconnected`` if the connection broke under it or cannot be had."""
@@ -101,6 +122,8 @@ class Link:
                     raise
                 if self._conn is conn:
                     self.drop()
+                if self._pulse and isinstance(error, TimeoutError):
+                    self._door.cut()
                 raise Disconnected(str(error) or type(error).__name__) from error
 
     async def connection(self) -> asyncpg.Connection[asyncpg.Record]:
@@ -113,14 +136,13 @@ class Link:
                 conn = await asyncpg.connect(
                     self._url, timeout=CONNECT_TIMEOUT, server_settings=self._settings
                 )
-                if self._on_connect is not None:
-                    await self._on_connect(conn)
             except Exception as error:
                 if not is_disconnect(error) and not isinstance(error, asyncpg.PostgresError):
                     raise
                 self._door.failed(error, self._url)
                 raise Disconnected(str(error) or type(error).__name__) from error
             self._door.succeeded()
+            _keep_alive(conn)
             self._conn = conn
             self.connects += 1
             return conn
@@ -135,3 +157,15 @@ class Link:
         if self._conn is not None:
             self._conn.terminate()
             self._conn = None
+
+
+def _keep_alive(conn: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Have the kernel see to it that the other end is still there."""
+    its = conn._transport.get_extra_info("socket")  # type: ignore[attr-defined]  # no other way
+    if its.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with socket.socket(fileno=os.dup(its.fileno())) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -2,7 +2,8 @@
 
 LISTEN first, look for work second: the other way round leaves a gap in which a NOTIFY is lost. On
 connect it notifies itself: silence means a pooler in transaction mode, which accepts LISTEN and
-delivers nothing; then this says so, and the beat carries on alone.
+delivers nothing; then this says so, and the beat carries on alone. Whether the connection is
+still there, the kernel and the beat find out (see ``link``); the probe is for what neither sees.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _log: Final = logging.getLogger("fleet.supervisor")
 CHANNELS: Final = ("fleet_wake", "fleet_cancel", "fleet_control")
 _ECHO: Final = "fleet_echo"
 _PATIENCE: Final[Seconds] = 2.0
-_PROBE_EVERY: Final[Seconds] = 2.0
+_PROBE_EVERY: Final[Seconds] = 30.0
 
 
 class Listener:
@@ -72,7 +73,7 @@ class Listener:
                 async with asyncio.timeout(_PROBE_EVERY):
                     await gone.wait()
             except TimeoutError:
-                # A connection whose packets are dropped looks alive for ever: ask it something.
+                # Only this one is cut off, behind somebody who answers the kernel in its stead.
                 await self._link.fetch("select 1")
         self._link.drop()
         raise Disconnected("the listening connection ended")

@@ -39,6 +39,7 @@ _log: Final = logging.getLogger("fleet.supervisor")
 HOUSEKEEPING: Final[Seconds] = 20.0
 MAINTENANCE: Final[Seconds] = 600.0
 LAST_WRITES: Final[Seconds] = 5.0
+SILENCE: Final[Seconds] = 4.0  # of a beat: a cut is noticed within five seconds
 
 
 class Supervisor:
@@ -71,7 +72,8 @@ class Supervisor:
             door,
             settings={**claims.SETTINGS, "lock_timeout": "1s"},
         )
-        self.beating = Link(url, "beat", door, timeout=max(own.lease / 3, 1.0))
+        patience = min(max(own.lease / 3, 1.0), SILENCE)
+        self.beating = Link(url, "beat", door, timeout=patience, pulse=True)
         listen = own.listen_url.url if own.listen_url else url
         self.listening = Link(listen, "listen", door, timeout=5.0)
         self.abilities = Abilities()
