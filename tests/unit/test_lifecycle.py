@@ -1,10 +1,8 @@
-"""What becomes of a task: each row of fleet.lifecycle's table, and what no sequence may do."""
+"""What becomes of a task: each row of fleet.lifecycle's table."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fleet.lifecycle import (
     CRASH_BUDGET,
@@ -15,7 +13,6 @@ from fleet.lifecycle import (
     Cancelled,
     Completed,
     Crashed,
-    Event,
     Failed,
     Finish,
     Lost,
@@ -26,37 +23,10 @@ from fleet.lifecycle import (
     decide,
     onward,
 )
-from fleet.model import Failure
 from fleet.policy import Policy
 from fleet.retry import Retry
-from tests.unit.model import Task, apply, claimed, given_its_key, promoted, revived
-
-BOOM = Failure(type="ValueError", message="boom")
-KILLED = Failure(type="Killed", message="signal 9")
-SILENT = Failure(type="LeaseLost", message="host fell silent")
-POLICY = Policy(retry=Retry(max_attempts=3, initial=10, jitter=0))
-
-
-def running(**columns) -> Task:
-    return Task(id=7, state="running", fence=1, owner=1, **columns)
-
-
-def after(task: Task, *events: Event, policy: Policy = POLICY) -> Task:
-    """Let events happen to a task, claiming it again whenever it was put back."""
-    for event in events:
-        task = apply(task, decide(task.claim, event, policy, 0.0))
-        if task.live:
-            task = run_again(task)
-    return task
-
-
-def run_again(task: Task) -> Task:
-    if task.state == "deferred":
-        task = promoted(task)
-    if task.state == "waiting":
-        task = given_its_key(task, 0.0)
-    return task if task.state == "running" else claimed(task, owner=1)
-
+from tests.unit.lives import BOOM, KILLED, POLICY, SILENT, after, run_again, running
+from tests.unit.model import apply, promoted, revived
 
 # ── the step went on ─────────────────────────────────────────────────────────────────────────────
 
@@ -349,95 +319,3 @@ def test_u12_a_task_revived_at_another_step_enters_it_anew():
     back = revived(buried, "b", 0.0)
 
     assert (back.step, back.visit, back.prior, back.claim.attempt) == ("b", 2, 0, 1)
-
-
-# ── any sequence ─────────────────────────────────────────────────────────────────────────────────
-
-steps = st.sampled_from(["a", "b"])
-happenings = st.one_of(
-    st.builds(
-        Advanced,
-        steps,
-        st.just("1"),
-        delay=st.sampled_from([None, 5.0]),
-        priority=st.sampled_from([None, 3]),
-        key=st.sampled_from([None, "k", "l"]),
-    ),
-    st.just(Completed("1")),
-    st.just(Snoozed(1.0)),
-    st.builds(Failed, st.just(BOOM), st.booleans()),
-    st.builds(Refused, st.sampled_from(["fatal", "undecodable", "unstorable"]), st.just(BOOM)),
-    st.builds(Crashed, st.just(KILLED), st.integers(1, 3)),
-    st.just(Lost(SILENT)),
-    st.just(Released()),
-    st.just(Cancelled()),
-)
-# Mostly what lets a task live on, or no sequence would be long.
-lively = st.one_of(
-    st.builds(Failed, st.just(BOOM)),
-    st.builds(Crashed, st.just(KILLED), st.integers(1, 2)),
-    st.just(Lost(SILENT)),
-    st.just(Released()),
-    st.just(Snoozed(1.0)),
-    st.builds(Advanced, steps, st.just("1")),
-)
-stories = st.lists(st.one_of(lively, lively, happenings), max_size=40)
-policies = st.builds(
-    Policy,
-    retry=st.builds(Retry, max_attempts=st.integers(1, 4)),
-    on_success=st.sampled_from(["archive", "delete"]),
-    on_failure=st.sampled_from(["bury", "bury", "delete"]),
-)
-
-
-@given(policies, stories, st.data())
-def test_no_sequence_breaks_a_budget_a_fence_an_attempt_or_an_idempotency_key(policy, story, data):
-    task = run_again(Task(id=7))
-    for event in story:
-        before = task
-        task = apply(task, decide(task.claim, event, policy, 0.0))
-
-        stays_in_its_budgets(before, event, task, policy)
-        goes_on_from(before, event, task)
-        if task.state == "buried" and data.draw(st.booleans(), label="revive"):
-            dead, task = task, revived(task, data.draw(st.none() | steps, label="at"), 0.0)
-            is_the_same_visit_or_a_new_one(dead, task, anew=task.step != dead.step)
-            assert task.step != dead.step or task.claim.attempt > before.claim.attempt
-            if task.step == dead.step:
-                assert task.claim.attempt == (dead.ended_at_attempt or 0) + 1
-        if not task.live:
-            return
-        task = run_again(task)
-        assert task.fence > before.fence
-
-
-def stays_in_its_budgets(before: Task, event: Event, task: Task, policy: Policy) -> None:
-    if task.live:
-        assert task.failures < policy.retry.max_attempts
-        assert task.crashes < CRASH_BUDGET
-    if task.reason is not None:
-        assert {
-            "exhausted": task.failures == policy.retry.max_attempts,
-            "poison": task.crashes == CRASH_BUDGET,
-        }.get(task.reason, isinstance(event, Refused))
-    if isinstance(event, Released | Snoozed):
-        spent = ("failures", "crashes", "losses", "prior")
-        assert [getattr(task, name) for name in spent] == [getattr(before, name) for name in spent]
-    if isinstance(event, Crashed) and event.suspects > 1:
-        assert task.crashes == before.crashes
-        assert task.alone
-
-
-def goes_on_from(before: Task, event: Event, task: Task) -> None:
-    assert task.fence >= before.fence
-    is_the_same_visit_or_a_new_one(before, task, anew=isinstance(event, Advanced))
-
-
-def is_the_same_visit_or_a_new_one(before: Task, task: Task, *, anew: bool) -> None:
-    changed = task.claim.idempotency_key != before.claim.idempotency_key
-    assert changed == anew
-    if anew:
-        assert task.visit > before.visit
-        assert task.claim.attempt == 1
-    else:
-        assert task.claim.attempt >= before.claim.attempt

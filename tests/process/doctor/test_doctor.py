@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 import threading
@@ -14,54 +13,13 @@ import pytest
 
 from fleet import Context
 from fleet.cli.checks import _server
-from fleet.store import beats, control
+from fleet.store import beats
 from fleet.store.health import Server
 from fleet.store.migrations import LATEST
 from fleet.store.registry import register
 from tests.pages import ROOT
 from tests.process.commands import Commands
-from tests.servers import wait_until
-
-SOURCES = [ROOT / "fleet" / "cli" / f"{name}.py" for name in ("checks", "rounds", "doctor")]
-SLUGS = {
-    slug
-    for source in SOURCES
-    for slug in re.findall(r'(?:Finding|ok)\(\s*"([a-z-]+)"', source.read_text())
-}
-
-
-def visit(fleet, *args, code=0, **env):
-    """Return what it found, as {about: [(severity, says, do)]}."""
-    found: dict[str, list[tuple[str, str, str]]] = {}
-    for finding in fleet.json("doctor", *args, code=code, **env)["findings"]:
-        told = (finding["severity"], finding["says"], finding["do"] or "")
-        found.setdefault(finding["about"], []).append(told)
-    return found
-
-
-def one(found, about, severity):
-    """Return the words of the only finding of that severity, and what to do."""
-    (said,) = [told for told in found[about] if told[0] == severity]
-    return f"{said[1]} → {said[2]}"
-
-
-def as_role(dsn, role):
-    parts = urlsplit(dsn)
-    return urlunsplit(parts._replace(netloc=f"{role}@{parts.netloc.rpartition('@')[2]}"))
-
-
-@pytest.fixture
-async def role(db, fleet):
-    """A role that may do nothing yet, gone after the test."""
-    await db.execute("create role patient login")
-    yield "patient"
-    await db.execute("drop owned by patient; drop role patient")
-
-
-async def set_for_database(db, setting, value):
-    name = await db.fetchval("select current_database()")
-    await db.execute(f"alter database {name} set {setting} = '{value}'")
-
+from tests.process.doctor.visits import SLUGS, as_role, one, set_for_database, visit
 
 # ── as a whole ───────────────────────────────────────────────────────────────────────────────────
 
@@ -274,152 +232,8 @@ async def test_clocks_that_differ(fleet, fleet_clock):
     assert "5m 5s ahead" in one(visit(fleet), "clock", "warning")
 
 
-# ── the tables ───────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_table_that_is_not_vacuumed(fleet, app, db):
-    await db.execute("alter table fleet.task set (autovacuum_enabled = off)")
-    assert "reset (autovacuum_enabled)" in one(visit(fleet), "autovacuum", "warning")
-
-    await app.jobs["charge"].enqueue_many(["valid"] * 12_000)
-    await db.execute("delete from fleet.task")
-    await db.execute("select pg_stat_force_next_flush()")
-    warnings = [told for told in visit(fleet)["autovacuum"] if told[0] == "warning"]
-    assert any("dead" in told[1] for told in warnings)
-
-
-async def test_autovacuum_off_for_the_whole_server(fleet, db):
-    await db.execute("alter system set autovacuum = off")
-    try:
-        await db.execute("select pg_reload_conf()")
-        await asyncio.to_thread(
-            wait_until, lambda: any(told[0] == "warning" for told in visit(fleet)["autovacuum"])
-        )
-        assert "autovacuum is off" in one(visit(fleet), "autovacuum", "warning")
-    finally:
-        await db.execute("alter system reset autovacuum")
-        await db.execute("select pg_reload_conf()")
-
-
-async def test_an_old_snapshot_and_who_holds_it(fleet, db, dsn, role):
-    await db.execute("set application_name = 'report'")
-    await db.execute("begin isolation level repeatable read")
-    await db.execute("select count(*) from fleet.task")
-    pid = await db.fetchval("select pg_backend_pid()")
-
-    found = visit(fleet, "--patience", "1ms")
-    assert f"session pid {pid} report" in one(found, "idle-in-transaction", "warning")
-    assert f"pg_terminate_backend({pid})" in one(found, "idle-in-transaction", "warning")
-    assert found["snapshot"][0][0] == "ok"  # said once
-    # One that is at work and holds its snapshot.
-    working = asyncio.create_task(db.execute("select pg_sleep(60)"))
-    found = await asyncio.to_thread(visit, fleet, "--patience", "1ms")
-    assert f"pid {pid} report of " in one(found, "snapshot", "warning")
-    assert found["idle-in-transaction"][0][0] == "ok"
-    assert visit(fleet, "--patience", "1h")["snapshot"][0][0] == "ok"
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
-    await db.execute("rollback")
-
-    fleet("grant", "worker", role)
-    blind = visit(fleet, "--database-url", as_role(dsn, role))
-    assert "pg_read_all_stats" in one(blind, "snapshot", "note")
-
-
-async def test_a_prepared_transaction_that_was_forgotten(fleet, db):
-    await db.execute("begin; insert into fleet.key values ('q', 'k'); prepare transaction 'lost-1'")
-    try:
-        said = one(visit(fleet, "--patience", "1ms"), "snapshot", "warning")
-        assert "prepared transaction lost-1" in said
-        assert "rollback prepared 'lost-1'" in said
-    finally:
-        await db.execute("rollback prepared 'lost-1'")
-
-
-async def test_partitions_that_are_missing_and_rows_without_one(fleet, db, fleet_clock):
-    assert len(visit(fleet)["partitions"]) == 2  # the template of test databases has none at all
-    await db.execute("select fleet.maintain()")
-    assert one(visit(fleet), "partitions", "ok")
-    await db.execute(
-        """
-        insert into fleet.attempt (keep_until, task_id, fence, started_at, ended_at, visit, attempt,
-                                   queue, job, step, outcome)
-        values (fleet.now() + interval '90 days', 1, 1, now(), now(), 1, 1, 'q', 'j', 's', 'failed')
-        """
-    )
-    assert "kept for over 3 weeks" in one(visit(fleet), "partitions", "note")
-
-    await fleet_clock.advance(days=6)
-    said = [told[1] for told in visit(fleet)["partitions"]]
-    assert "fleet.archive has partitions for 1 more days" in said
-
-    await fleet_clock.advance(days=70)
-    said = [told[1] for told in visit(fleet)["partitions"]]
-    assert "1 rows in fleet.attempt_default that have no day there" in said
-
-
-# ── the fleet ────────────────────────────────────────────────────────────────────────────────────
-
-
-async def host(db, *queues, name="web-1", lease=15.0, silent=0):
-    owner = await beats.register(db, name, 1, lease)
-    await beats.beat(db, owner, "running", [], list(queues))
-    await db.execute(
-        "update fleet.owner set beaten_at = fleet.now() - $2 * interval '1 s' where id = $1",
-        owner,
-        silent,
-    )
-
-
-async def test_hosts_that_are_gone_or_late(fleet, db):
-    assert "no host runs tasks" in one(visit(fleet), "hosts", "note")
-
-    await host(db, silent=60)
-    assert "start a host" in one(visit(fleet), "hosts", "warning")
-    await host(db, name="web-2")
-    assert "a live host takes them over" in one(visit(fleet), "hosts", "warning")
-
-    await host(db, name="web-3", lease=60.0, silent=40)
-    found = visit(fleet)
-    assert "web-3" in one(found, "lease", "warning")
-    assert "different leases: 15.0 s, 1m 0s" in one(found, "lease", "note")
-
-
-async def test_work_that_nobody_will_take(fleet, app, db):
-    await app.jobs["charge"].enqueue("valid")
-    assert "1 task waits in billing" in one(visit(fleet, code=1), "unserved", "error")
-
-    await host(db, "billing")
-    found = visit(fleet)
-    assert one(found, "unserved", "ok")
-    assert "charge" in one(found, "unknown", "warning")
-    await register(db, app)
-    assert one(visit(fleet), "unknown", "ok")
-
-    await db.execute("update fleet.task set releases = 5")
-    assert "task 1 (charge.charge)" in one(visit(fleet), "released", "warning")
-
-
-async def test_a_queue_that_was_set_by_hand(fleet, db):
-    await control.pause(db, "a", None, "ada")
-    assert "a: paused (by ada" in one(visit(fleet), "set-by-hand", "note")
-
-
-async def test_settings_that_do_not_fit_the_jobs(fleet, app, db):
-    await register(db, app)
-    (fleet.folder / "fleet.toml").write_text("[queues.biling]\nweight = 2\n")
-    found = visit(fleet)
-    assert "jobs name billing" in one(found, "strays", "warning")
-    assert "charge.charge (900s)" in one(found, "drain", "note")
-
-    (fleet.folder / "fleet.toml").write_text('[supervisor]\ndrain_timeout = "20m"\n')
-    found = visit(fleet)
-    assert one(found, "drain", "ok")
-    assert one(found, "strays", "ok")
-
-
 def test_every_finding_is_provoked_above():
-    tests = Path(__file__).read_text(encoding="utf-8")
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.py"))
     provoked = set(re.findall(r'one\(.*?"([a-z-]+)", "(?:note|warning|error)"\)', tests))
 
     assert provoked >= SLUGS - {"durability", "server"}  # these two in other words
