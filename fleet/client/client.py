@@ -2,7 +2,7 @@
 
 One Client serves one application in one event loop. It holds one connection for enqueues, which all
 share it, and a few others: an enqueue under ``unique`` may have to wait for somebody's open
-transaction, and nobody else should wait with it.
+transaction, and nobody else should wait with it (``fleet.client.unique``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fleet.client.failures import TaskFailure, follow
 from fleet.client.handle import Handle
 from fleet.client.pool import BUDGET, Connection, Line, Pool
 from fleet.client.refusals import refused
+from fleet.client.unique import Turns
 from fleet.client.waiter import Waiter
 from fleet.config import DatabaseUrl, find_database
 from fleet.errors import InvalidOption, NotOpen, ResultGone, TaskBuried, TaskCancelled
@@ -30,7 +31,7 @@ from fleet.model import Seconds, Submission, TaskId
 from fleet.options import Duration, seconds
 from fleet.store import results
 from fleet.store.connections import executor_for
-from fleet.store.enqueue import Enqueued, chunks, insert, insert_many, insert_one
+from fleet.store.enqueue import Enqueued, chunks, insert, insert_many
 from fleet.store.migrations import require
 from fleet.telemetry import current_traceparent
 
@@ -57,8 +58,8 @@ class OtherLoop(NotOpen):
 class _Open:
     """What exists only while the application is open."""
 
-    def __init__(self, writer: Line, others: Pool, server: Server | None) -> None:
-        self.writer, self.others, self._server = writer, others, server
+    def __init__(self, writer: Line, others: Pool, unique: Turns, server: Server | None) -> None:
+        self.writer, self.others, self.unique, self._server = writer, others, unique, server
         self.coalescer = Coalescer(self._write)
         self.waiter = Waiter(self._look)
 
@@ -127,11 +128,9 @@ class Client:
 
             server = await asyncio.to_thread(serve(found.root).acquire)
             url = server.url
-        opened = _Open(
-            Line(url, self._budget),
-            Pool(url, size=self._connections, budget=self._budget),
-            server,
-        )
+        others = Pool(url, size=self._connections, budget=self._budget)
+        unique = Turns(others, self._connections, self._budget)
+        opened = _Open(Line(url, self._budget), others, unique, server)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(opened.close)
             await opened.others.open()
@@ -162,7 +161,7 @@ class Client:
                 done = (await insert(executor_for(conn), [submission]))[0]
         elif submission.unique is not None:
             with refused():
-                done = await self._opened.others.run(partial(_insert_one, submission))
+                done = await self._opened.unique.enqueue(submission)
         else:
             done = Enqueued(await self._opened.coalescer.submit(submission), True)
         return Handle(done.id, job.name, done.created, _client=self)
@@ -246,10 +245,6 @@ def traced_all(submissions: Sequence[Submission]) -> Sequence[Submission]:
 
 async def _insert_many(submissions: Sequence[Submission], conn: Connection) -> list[TaskId]:
     return await insert_many(conn, submissions)
-
-
-async def _insert_one(submission: Submission, conn: Connection) -> Enqueued:
-    return await insert_one(conn, submission)
 
 
 async def _insert_all(submissions: Sequence[Submission], conn: Connection) -> list[Enqueued]:

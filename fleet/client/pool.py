@@ -81,12 +81,15 @@ class Database(ABC):
     async def _expire(self) -> None:
         """See that no connection that is open now is taken again."""
 
-    async def run(self, act: Act[T], *, repeatable: bool = False) -> T:
+    async def run(
+        self, act: Act[T], *, repeatable: bool = False, within: Seconds | None = None
+    ) -> T:
         """Carry ``act`` out on a connection; ``repeatable`` if doing it twice does no harm.
 
         What the server refuses for its data is raised as it came, so that a batch can be halved.
         """
-        deadline = asyncio.get_running_loop().time() + self._budget
+        budget = self._budget if within is None else within
+        deadline = asyncio.get_running_loop().time() + budget
         try:
             return await self._attempt(act, deadline, repeatable)
         except _NotDone:

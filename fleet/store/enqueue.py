@@ -38,6 +38,18 @@ select id, created
     $8::text, $9::text, $10::text, $11::text)
 """
 
+# The same, but a slot that another open transaction has is not waited for longer than $12. The
+# setting ends with the statement, unless that is part of a transaction. The case makes sure that it
+# comes first.
+_ONE_SOON: Final = """
+with bound as materialized (select set_config('lock_timeout', $12::text, true) as value)
+select e.id, e.created
+  from bound b
+ cross join lateral fleet.enqueue_one(
+    case when b.value is not null then $1::text end, $2::text::jsonb, $3::text, $4::text, $5::int,
+    $6::text::interval, $7::timestamptz, $8::text, $9::text, $10::text, $11::text) e
+"""
+
 
 class Enqueued(NamedTuple):
     """A task's id, and whether this call made it or ``unique`` found it."""
@@ -129,6 +141,12 @@ async def insert_many(executor: Executor, submissions: Sequence[Submission]) -> 
 async def insert_one(executor: Executor, submission: Submission) -> Enqueued:
     """Write one task, or find the one that has its ``unique`` slot."""
     rows = await executor.fetch(_ONE, *_one(submission))
+    return Enqueued(rows[0][0], rows[0][1])
+
+
+async def insert_soon(executor: Executor, submission: Submission, patience: Seconds) -> Enqueued:
+    """Like ``insert_one``, but raise 55P03 rather than wait longer for another transaction."""
+    rows = await executor.fetch(_ONE_SOON, *_one(submission), f"{round(patience * 1000)}ms")
     return Enqueued(rows[0][0], rows[0][1])
 
 

@@ -85,17 +85,17 @@ async def test_a_drain_says_whose_transaction_is_still_open(app, dsn, db):
 
 
 async def test_a_commit_that_comes_a_moment_after_the_step_counts(app, dsn, runner, table: Table):
-    loop, committed = asyncio.get_running_loop(), []
+    loop, committed, conn = asyncio.get_running_loop(), [], psycopg.connect(dsn)
 
     @app.job("resize", queue="images")
     def one(ctx: Context, n: int) -> None:
-        conn = psycopg.connect(dsn)
         ctx.finish(n, conn=conn)
         committed.append(loop.run_in_executor(None, conn.commit))
 
     (task,) = await table.enqueue("1")
     attempt = await runner.run(await table.claim_one())
     await committed[0]
+    conn.close()
     assert attempt.fence is not None
     assert await table.state(task) == "succeeded"
 
@@ -209,7 +209,7 @@ async def test_a_statement_that_the_step_left_under_way_is_its_failure(app, runn
     attempt = await asyncio.wait_for(runner.run(await table.claim_one()), 30)
     assert isinstance(attempt.outcome.transition, Bury)
     assert "another operation is in progress" in attempt.outcome.transition.error.message
-    await asyncio.wait(left)
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
