@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 import traceback
 from pathlib import Path
 
 from fleet.app import Fleet
 from fleet.config import load
 from fleet.errors import ConfigError
+from fleet.worker.load import load as import_app
 
 
 def load_app(named: str | None, file: Path | None = None) -> Fleet:
@@ -21,27 +20,15 @@ def load_app(named: str | None, file: Path | None = None) -> Fleet:
         raise ConfigError("app", None, 'name it as module:attribute, such as "shop.jobs:app"')
     if not re.fullmatch(r"[\w.]+:[\w.]+", named):
         raise ConfigError("app", named, 'must be module:attribute, such as "shop.jobs:app"')
-    root = str(settings.root)
-    if root not in sys.path:
-        sys.path.insert(0, root)
-    module, _, path = named.partition(":")
-    found = _import(named, module, root)
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            raise ConfigError("app", named, f"{module} has no {path}") from None
-    if not isinstance(found, Fleet):
-        raise ConfigError("app", named, f"is a {type(found).__name__}, not a Fleet")
-    return found
-
-
-def _import(named: str, module: str, root: str) -> object:
     try:
-        return importlib.import_module(module)
+        return import_app(named, (str(settings.root),))
+    except ConfigError:
+        raise
     except ModuleNotFoundError as error:
+        module = named.partition(":")[0]
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise ConfigError("app", named, f"there is no module {error.name} in {root}") from error
+            hint = f"there is no module {error.name} in {settings.root}"
+            raise ConfigError("app", named, hint) from error
         raise ConfigError("app", named, _told(error)) from error
     except Exception as error:
         raise ConfigError("app", named, _told(error)) from error

@@ -77,7 +77,7 @@ def test_a_wrong_call_is_told_so_and_exits_with_2(tmp_path, args, says):
         (["enqueue", "job", "1"], "no job 'job' is registered"),
         (["enqueue", "job", "1", "--app", "nowhere:app"], "no module nowhere"),
         (["enqueue", "job", "1", "--app", "jobs:nothing"], "jobs has no nothing"),
-        (["enqueue", "job", "1", "--app", "jobs:number"], "is a int, not a Fleet"),
+        (["enqueue", "job", "1", "--app", "jobs:number"], "is int, not a Fleet"),
         (["enqueue", "job", "1", "--app", "jobs"], "must be module:attribute"),
         (["enqueue", "job", "1", "--app", "jobs:app"], "it has order-receipt"),
         (["enqueue", "order-receipt", '{"order_id": "x"}', "--app", "jobs:app"], "order_id"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from tests.process.commands import Commands
+from tests.process.doctor.visits import as_role
 
 
 @pytest.fixture
@@ -23,9 +23,7 @@ async def test_a_granted_role_can_look_at_everything(fleet, dsn, role, level):
     fleet("queue", "pause", "billing")
     fleet("enqueue", "order-receipt", "{}", "--queue", "billing")
     fleet("grant", level, role)
-    parts = urlsplit(dsn)
-    host = parts.netloc.rpartition("@")[2]
-    reader = Commands(fleet.folder, urlunsplit(parts._replace(netloc=f"{role}@{host}")))
+    reader = Commands(fleet.folder, as_role(dsn, role))
 
     seen = reader.json("status")
     assert [(queue["queue"], queue["paused"]) for queue in seen["queues"]] == [("billing", True)]
