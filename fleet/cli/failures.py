@@ -25,7 +25,8 @@ from fleet.cli.common import (
 from fleet.client.failures import TaskFailure, follow
 from fleet.client.pool import Pool
 from fleet.model import Seconds
-from fleet.store.failed import PAGE, Failed, Place, failed_after, now
+from fleet.store.clock import now
+from fleet.store.failed import PAGE, Failed, Place, failed_after
 
 
 @click.command()

@@ -31,7 +31,7 @@ from fleet.cli.common import (
 from fleet.cli.timeline import Stretch, draw
 from fleet.model import Failure, TaskId
 from fleet.store import tasks
-from fleet.store.failed import now
+from fleet.store.clock import now
 from fleet.store.tasks import AttemptShown, Shown
 
 

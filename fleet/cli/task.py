@@ -27,7 +27,7 @@ from fleet.cli.show import show
 from fleet.errors import TaskNotFound
 from fleet.model import State, TaskId
 from fleet.store import results, tasks
-from fleet.store.failed import now
+from fleet.store.clock import now
 
 
 @click.group()

@@ -20,7 +20,8 @@ from fleet.client.pool import Pool
 from fleet.errors import DatabaseUnavailable, NotOpen
 from fleet.model import Failure, Seconds, TaskId
 from fleet.options import moment
-from fleet.store.failed import PAGE, Failed, Place, failed_after, now
+from fleet.store.clock import now
+from fleet.store.failed import PAGE, Failed, Place, failed_after
 
 _log = logging.getLogger("fleet.client")
 

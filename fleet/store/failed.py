@@ -12,10 +12,8 @@ from fleet.store.results import failure
 
 PAGE: Final = 500
 
-_NOW: Final = "select fleet.now() as now"
-
-# A task's last attempt is columns of the buried row, unless its job deletes failures; all others are
-# rows of fleet.attempt.
+# A task's last attempt is columns of the buried row, unless its job deletes failures; all others
+# are rows of fleet.attempt.
 _FAILED: Final = """
 select f.*
   from ((select a.ended_at as at, a.task_id, a.fence, a.job, a.step, a.queue, a.attempt,
@@ -65,13 +63,6 @@ class Failed(NamedTuple):
     def place(self) -> Place:
         """Its place in the order."""
         return Place(self.at, self.task_id, self.fence)
-
-
-async def now(executor: Executor) -> datetime:
-    """Return the database's time: the only clock that failures are stamped with."""
-    rows = await executor.fetch(_NOW)
-    moment: datetime = rows[0]["now"]
-    return moment
 
 
 async def failed_after(executor: Executor, place: Place, limit: int = PAGE) -> Sequence[Failed]:

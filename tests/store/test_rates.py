@@ -30,9 +30,20 @@ async def ended(
 
 
 @pytest.fixture
-async def history(db: asyncpg.Connection) -> asyncpg.Connection:
-    await db.execute("select fleet.maintain()")
+async def stopped(db: asyncpg.Connection) -> asyncpg.Connection:
+    """Time stands still, so that it does not matter how long the test takes."""
+    now = await db.fetchval("select fleet.now()::text")
+    await db.execute(
+        "create or replace function fleet.now() returns timestamptz "
+        f"language sql stable as $$ select timestamptz '{now}' $$"
+    )
     return db
+
+
+@pytest.fixture
+async def history(stopped: asyncpg.Connection) -> asyncpg.Connection:
+    await stopped.execute("select fleet.maintain()")
+    return stopped
 
 
 async def explain(db: asyncpg.Connection) -> Plan:
@@ -57,10 +68,10 @@ async def test_however_long_a_job_s_tasks_are_kept(history):
     assert await rates.rates(history) == pytest.approx({"billing": 5.0}, rel=0.02)
 
 
-async def test_before_there_are_partitions(db):
-    await ended(db, "billing", 60, every=1)
+async def test_before_there_are_partitions(stopped):
+    await ended(stopped, "billing", 60, every=1)
 
-    assert await rates.rates(db) == pytest.approx({"billing": 1.0}, rel=0.02)
+    assert await rates.rates(stopped) == pytest.approx({"billing": 1.0}, rel=0.02)
 
 
 async def test_more_than_fits_on_the_pages_that_are_read_is_told_of_the_time_that_does(history):
