@@ -100,7 +100,7 @@ class Heart:
             if left <= 0 and not self._expired:
                 self._expired = True
                 self._on_expired()
-            await asyncio.sleep(min(left, self._every) if left > 0 else 0.05)
+            await asyncio.sleep(left if left > 0 else 0.05)  # a renewal only ever makes it later
 
     async def _beat(self) -> Seconds:
         """Beat once; return when to beat again."""

@@ -37,6 +37,9 @@ LEAVING: Final[Seconds] = 10.0  # the same for one that was told to go: its life
 class Parent(Protocol):
     """What a child tells."""
 
+    def child_stirs(self, child: Child) -> None:
+        """It has something to do, or is to end."""
+
     def child_ready(self, child: Child, abilities: dict[str, Any]) -> None:
         """It has loaded the application."""
 
@@ -212,6 +215,7 @@ class Child:
             self.intent = RETIRED
             self.retired_at = time.monotonic()
             self.channel.send("stop")
+            self.parent.child_stirs(self)
 
     # ── work ────────────────────────────────────────────────────────────────────────────────────
 
@@ -232,6 +236,7 @@ class Child:
         for claim in claims:
             self.held[claim.id] = Held(claim, now, kind)
         self.channel.send("run", [pack_claim(claim) for claim in claims])
+        self.parent.child_stirs(self)
 
     def cancel(self, task: TaskId, held: Held) -> None:
         """Tell the step of a task that it is cancelled, once."""

@@ -22,7 +22,7 @@ _log: Final = logging.getLogger("fleet.supervisor")
 CHANNELS: Final = ("fleet_wake", "fleet_cancel", "fleet_control")
 _ECHO: Final = "fleet_echo"
 _PATIENCE: Final[Seconds] = 2.0
-_PROBE_EVERY: Final[Seconds] = 30.0
+_PROBE_EVERY: Final[Seconds] = 60.0
 
 
 class Listener:

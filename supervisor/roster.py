@@ -55,6 +55,7 @@ class Roster:
         self.restarts: Counter[str] = Counter()
         self.closed = False
         self.on_learnt: Callable[[], None] = lambda: None
+        self.on_stir: Callable[[], None] = lambda: None
         self.settled = asyncio.Event()  # every pool is ready, or has said why it is not
         self._opened = False
         self._left_out: set[str] = set()
@@ -151,6 +152,7 @@ class Roster:
             return
         crew.starting -= 1
         crew.children.append(child)
+        self.on_stir()
         self._check_in(child)
 
     def _check_in(self, child: Child) -> None:
@@ -177,6 +179,10 @@ class Roster:
         )
 
     # ── what children say ───────────────────────────────────────────────────────────────────────
+
+    def child_stirs(self, child: Child) -> None:
+        """It is to be watched closely."""
+        self.on_stir()
 
     def child_ready(self, child: Child, abilities: dict[str, Any]) -> None:
         """Serve the steps it knows, and plan again with the queues they are in."""

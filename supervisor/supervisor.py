@@ -36,7 +36,7 @@ from supervisor.watchdog import Watchdog
 
 _log: Final = logging.getLogger("fleet.supervisor")
 
-HOUSEKEEPING: Final[Seconds] = 20.0
+HOUSEKEEPING: Final[Seconds] = 30.0  # a definition not seen for a minute is not live
 MAINTENANCE: Final[Seconds] = 600.0
 LAST_WRITES: Final[Seconds] = 5.0
 SILENCE: Final[Seconds] = 4.0  # of a beat: a cut is noticed within five seconds
@@ -115,6 +115,7 @@ class Supervisor:
             self.roster.limits,
             boot_timeout=own.boot_timeout,
         )
+        self.roster.on_stir = self.watchdog.stir
 
     # ── start ───────────────────────────────────────────────────────────────────────────────────
 

@@ -4,11 +4,15 @@
 later, and every ``def`` step, is ended with its process: first the neighbours' work is let finish
 where it can. If the process does not even answer, somebody holds the interpreter, and blame goes
 as after a crash: to the one that ran alone, or to nobody.
+
+It looks four times a second while there is anything to look at. On an idle host that alone cost
+more than everything else (0.45 % of a CPU, of 0.55 %), most of it for reading the cgroup's memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -24,12 +28,14 @@ from supervisor.cpus import memory
 _log: Final = logging.getLogger("fleet.supervisor")
 
 EVERY: Final[Seconds] = 0.25
+IDLE: Final[Seconds] = 5.0
 CANCEL_GRACE: Final[Seconds] = 2.0
 NEIGHBOURS: Final[Seconds] = 5.0
 ANSWER: Final[Seconds] = 1.0
 UNSTARTED: Final[Seconds] = 0.25
 FORCE_AFTER: Final[Seconds] = 7.0  # a cancelled def step; the worker cancels coroutines after 5
 TOO_MUCH: Final = 0.95
+MUCH: Final = 0.8
 
 
 class Watchdog:
@@ -48,15 +54,30 @@ class Watchdog:
         self._limits = limits
         self._boot_timeout = boot_timeout
         self._ending: set[asyncio.Task[None]] = set()
+        self._stirred = asyncio.Event()
+        self._measure_at = 0.0
 
     async def run(self) -> None:
         """Look every now and then until cancelled."""
         while True:
-            await asyncio.sleep(EVERY)
+            await self._rest()
             now = time.monotonic()
             for child in list(self._children()):
                 self._look(child, now)
-            self._spare_memory()
+            if now >= self._measure_at:
+                self._measure_at = now + self._spare_memory()
+
+    def stir(self) -> None:
+        """Take notice: a child has been given something to do, or is about to begin or to end."""
+        self._stirred.set()
+
+    async def _rest(self) -> None:
+        if not any(child.held or child.state != "ready" for child in self._children()):
+            self._stirred.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(IDLE):
+                    await self._stirred.wait()
+        await asyncio.sleep(EVERY)
 
     def _look(self, child: Child, now: float) -> None:
         if child.state == "dead":
@@ -123,11 +144,16 @@ class Watchdog:
                 return
             await asyncio.sleep(EVERY / 5)
 
-    def _spare_memory(self) -> None:
-        """At 95 % of the container's memory end the largest worker: the kernel would end us all."""
+    def _spare_memory(self) -> Seconds:
+        """At 95 % of the container's memory end the largest worker: the kernel would end us all.
+
+        Return when to look again: that takes a millisecond.
+        """
         now = memory()
-        if now.limit is None or now.fraction < TOO_MUCH:
-            return
+        if now.limit is None:
+            return IDLE
+        if now.fraction < TOO_MUCH:
+            return EVERY if now.fraction > MUCH else 1.0
         largest = max(self._children(), key=_rss, default=None)
         if largest is not None and largest.state == "ready":
             size = _rss(largest) >> 20
@@ -139,6 +165,7 @@ class Watchdog:
                 size,
             )
             largest.kill("memory: the container was about to run out of it")
+        return EVERY
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
