@@ -7,8 +7,8 @@ of ``ctx.tx``, runs the user's statements too, and its settings are not ours to 
 
 So these statements carry a limit that is none. With the value at hand the planner sees that, and
 drops it; without it the plan has to count to a thousand million. That plan is never the cheaper
-one, so it is never kept, and a plan made for the moment finds a task by its id. Planning costs
-0.19 ms an outcome (0.18 ms before); a scan of 600,000 rows costs every step a hundred times that.
+one, so it is never kept, and a plan made for the moment finds a task by its id. Measured: 0.37 ms
+an outcome in place of 0.18 ms.
 """
 
 from __future__ import annotations
