@@ -1,7 +1,8 @@
 """One worker process: its start, its channel, its board, and the certain knowledge of its death.
 
 Death is what a pidfd says, because that cannot be wrong; the cause is what the exit code says.
-(If the fork server dies, every sentinel fires with exit code 255 while the children still run.)
+Where there is none (macOS, or FLEET_PIDFD=off, which is for the tests) the sentinel says when to
+look: if the fork server dies, every sentinel fires with exit code 255 while the children still run.
 When a child is dead its whole process group is killed, the channel is read to its end, and only
 then is anything decided about its tasks: what it reported before it died counts.
 """
@@ -28,6 +29,10 @@ from supervisor.lines import Kind
 from supervisor.spawning import Spawner, WorkerProcess
 
 State: TypeAlias = Literal["booting", "ready", "retiring", "dead"]
+
+PIDFD: Final = "FLEET_PIDFD"
+FORK_SERVER_DIED: Final = 255  # what multiprocessing says then; a process may also exit so
+LOOK: Final[Seconds] = 0.05
 
 _LAST_WORDS: Final[Seconds] = 1.0
 DEAF: Final[Seconds] = 0.5  # from the end of its channel to its death
@@ -126,17 +131,28 @@ class Child:
         loop = asyncio.get_running_loop()
         assert self._process is not None
         assert self.pid is not None
-        try:
-            self._watched = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):
-            # No pidfd here (macOS), or dead already: its sentinel is readable then.
-            self._watched = os.dup(self._process.sentinel)
-        loop.add_reader(self._watched, self._on_death)
+        watched = _pidfd(self.pid)
+        certain = watched is not None
+        fd = os.dup(self._process.sentinel) if watched is None else watched
+        loop.add_reader(fd, self._on_sign, fd, certain)
 
-    def _on_death(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._watched)
-        os.close(self._watched)
-        self._dying = asyncio.get_running_loop().create_task(self._bury())
+    def _on_sign(self, fd: int, certain: bool) -> None:
+        asyncio.get_running_loop().remove_reader(fd)
+        os.close(fd)
+        self._look_whether_dead(certain=certain)
+
+    def _look_whether_dead(self, *, certain: bool = False) -> None:
+        loop = asyncio.get_running_loop()
+        if certain or not self._is_there():
+            self._dying = loop.create_task(self._bury())
+        else:
+            # It has closed its descriptors, or the fork server died: nobody else will tell.
+            loop.call_later(LOOK, self._look_whether_dead)
+
+    def _is_there(self) -> bool:
+        assert self._process is not None
+        code = self._process.exit_code
+        return code is None or (code == FORK_SERVER_DIED and _exists(self.pid))
 
     def _on_end(self) -> None:
         self._ended.set()
@@ -297,3 +313,21 @@ class Child:
             case "pong":
                 if (future := self._pongs.get(body)) and not future.done():
                     future.set_result(None)
+
+
+def _pidfd(pid: int) -> int | None:
+    """Return a descriptor that is readable once the process is dead; None if there is no such."""
+    if os.environ.get(PIDFD) == "off":
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None  # macOS; or dead already, and its sentinel says so
+
+
+def _exists(pid: int | None) -> bool:
+    try:
+        os.kill(pid or 0, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -48,7 +48,9 @@ class Fleet:
         env: Mapping[str, str] | None = None,
         args: Sequence[str] = (),
         name: str = "host-a",
+        within: Sequence[str] = (),
     ) -> None:
+        self.within = list(within)  # what runs it: unshare, strace, …
         self.folder, self.url, self.name = folder, url, name
         self.command = Commands(folder, url)
         self.env, self.args = dict(env or {}), list(args)
@@ -63,7 +65,7 @@ class Fleet:
         call = ["run", "--host", self.name, *http, *self.args]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fleet", *call],
+                [*self.within, sys.executable, "-m", "fleet", *call],
                 cwd=self.folder,
                 env=self.command.environment(**self.env),
                 stdin=subprocess.DEVNULL,
@@ -225,12 +227,13 @@ def running_fleet(
     *,
     name: str = "host-a",
     ready: bool = True,
+    within: Sequence[str] = (),
 ) -> Iterator[Fleet]:
     """Run ``app_source`` (a module with ``app``) until the block is left."""
     folder = Path(tempfile.mkdtemp(prefix="fleet-test-"))
     (folder / "jobs.py").write_text(app_source)
     (folder / "fleet.toml").write_text(f'app = "jobs:app"\n{config}')
-    fleet = Fleet(folder, dsn, env=env, args=args, name=name)
+    fleet = Fleet(folder, dsn, env=env, args=args, name=name, within=within)
     try:
         fleet.start()
         if ready:

@@ -17,8 +17,14 @@ from tests.process.fleets import eventually
 SHARED_AND_IMAGES = FAST + "[queues.images]\nprocesses = 1\n"
 
 
-async def test_f01_a_killed_worker_releases_its_task_at_once(dsn, db, tmp_path):
-    with host(dsn, db, tmp_path) as here:
+@pytest.fixture(params=["on", "off"], ids=["pidfd", "no-pidfd"])
+def watched(request):
+    """How a death is seen: macOS has no pidfd, and goes by sentinels."""
+    return {"FLEET_PIDFD": request.param}
+
+
+async def test_f01_a_killed_worker_releases_its_task_at_once(dsn, db, tmp_path, watched):
+    with host(dsn, db, tmp_path, env=watched) as here:
         task = await here.enqueue("long-once")
         await here.running(task)
         kill(here.ledger.pid(task))
@@ -32,8 +38,8 @@ async def test_f01_a_killed_worker_releases_its_task_at_once(dsn, db, tmp_path):
         assert "killed by SIGKILL" in why
 
 
-async def test_f01_of_several_in_a_dead_worker_nobody_is_charged(dsn, db, tmp_path):
-    with host(dsn, db, tmp_path) as here:
+async def test_f01_of_several_in_a_dead_worker_nobody_is_charged(dsn, db, tmp_path, watched):
+    with host(dsn, db, tmp_path, env=watched) as here:
         tasks = await here.enqueue_many("long-once", [None] * 3)
         await here.running(*tasks)
         kill(here.ledger.pid(tasks[0]))
@@ -90,8 +96,10 @@ async def test_f07_poison_is_buried_after_three_and_its_siblings_run_on(dsn, db,
             assert here.ledger.started(poison[how]) <= 4  # once in company, thrice alone
 
 
-async def test_f07_exiting_the_process_is_a_crash_of_the_step_that_did_it(dsn, db, tmp_path):
-    with host(dsn, db, tmp_path) as here:
+async def test_f07_exiting_the_process_is_a_crash_of_the_step_that_did_it(
+    dsn, db, tmp_path, watched
+):
+    with host(dsn, db, tmp_path, env=watched) as here:
         for job, how, code in (
             ("die", "os._exit", 9),
             ("die", "sys.exit", 3),
@@ -157,9 +165,11 @@ async def test_f02_who_dies_after_its_own_commit_is_not_run_again(dsn, db, tmp_p
         assert "no longer holds" not in here.fleet.log_text()
 
 
-async def test_r13_a_dead_worker_is_restarted_and_the_others_never_notice(dsn, db, tmp_path):
+async def test_r13_a_dead_worker_is_restarted_and_the_others_never_notice(
+    dsn, db, tmp_path, watched
+):
     config = SHARED_AND_IMAGES.replace("processes = 1\nconcurrency", "processes = 2\nconcurrency")
-    with host(dsn, db, tmp_path, config) as here:
+    with host(dsn, db, tmp_path, config, env=watched) as here:
         here.fleet.wait_ready(3)
         before = set(here.fleet.worker_pids())
         task = await here.enqueue("long-once")
@@ -172,8 +182,8 @@ async def test_r13_a_dead_worker_is_restarted_and_the_others_never_notice(dsn, d
         assert before - after == {victim}
 
 
-async def test_f10_what_a_step_has_started_dies_with_its_worker(dsn, db, tmp_path):
-    with host(dsn, db, tmp_path) as here:
+async def test_f10_what_a_step_has_started_dies_with_its_worker(dsn, db, tmp_path, watched):
+    with host(dsn, db, tmp_path, env=watched) as here:
         task = await here.enqueue("fork", 60)
         await here.running(task)
         (child,) = here.ledger.children()
@@ -188,8 +198,8 @@ async def test_f10_what_a_step_has_started_dies_with_its_worker(dsn, db, tmp_pat
         here.fleet.assert_no_orphans()
 
 
-async def test_f13_the_fork_server_may_die(dsn, db, tmp_path):
-    with host(dsn, db, tmp_path) as here:
+async def test_f13_the_fork_server_may_die(dsn, db, tmp_path, watched):
+    with host(dsn, db, tmp_path, env=watched) as here:
         task = await here.enqueue("nap", 0.6)
         await here.running(task)
         first = fork_server(here.fleet)
@@ -236,9 +246,9 @@ async def _recycled(here) -> bool:
     return json.loads(row["result"]) != first
 
 
-async def test_f12_a_worker_is_recycled_after_so_many_tasks(dsn, db, tmp_path):
+async def test_f12_a_worker_is_recycled_after_so_many_tasks(dsn, db, tmp_path, watched):
     config = FAST + "[queues.leaky]\nprocesses = 1\nconcurrency = 2\nmax_tasks = 20\n"
-    with host(dsn, db, tmp_path, config) as here:
+    with host(dsn, db, tmp_path, config, env=watched) as here:
         here.fleet.wait_ready(2)
         tasks = []
         while len({line["pid"] for line in here.ledger.lines()}) < 3:
