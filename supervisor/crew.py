@@ -92,13 +92,17 @@ class Crew:
         """How many ``async def`` steps the ready children can run at once."""
         return sum(c.orders.concurrency for c in self.children if c.state == "ready")
 
+    def takers(self, kind: Kind) -> list[Child]:
+        """Return who may be given tasks of a kind, to start now or next."""
+        ready = [c for c in self.children if c.takes_work and not c.exclusive]
+        # Behind a def step an async one would wait for the whole of it.
+        return ready if kind == "def" else [c for c in ready if not c.kept and not c.solo]
+
     def free(self, kind: Kind) -> int:
         """How many more tasks of a kind can start at once."""
-        ready = [c for c in self.children if c.takes_work and not c.exclusive]
         if kind == "def":
-            return sum(1 for c in ready if not c.held)
-        open_ = [c for c in ready if not c.kept and not c.solo]
-        return sum(max(0, c.orders.concurrency - len(c.held)) for c in open_)
+            return sum(1 for c in self.takers(kind) if not c.held)
+        return sum(max(0, c.orders.concurrency - len(c.held)) for c in self.takers(kind))
 
     @property
     def backlog(self) -> int:
@@ -146,10 +150,7 @@ class Crew:
             else:
                 shared.append(claim)
         self.serve_suspects()
-        ready = [c for c in self.children if c.takes_work and not c.exclusive]
-        if kind == "async":
-            # Behind a def step it would wait for the whole of it.
-            ready = [c for c in ready if not c.kept and not c.solo]
+        ready = self.takers(kind)
         if not ready:
             return shared
         if kind == "def":

@@ -109,7 +109,6 @@ class Traffic:
         if self.finisher.crowded or not self._may_run():
             return 0
         crew = self.crews[line.pool]
-        free, ahead = crew.free(line.kind) - len(crew.alone), line.ahead
         rivals = [
             other
             for other in self.fetcher.lines.values()
@@ -117,6 +116,10 @@ class Traffic:
         ]
         if not any(other.kind == "def" for other in rivals):
             crew.keep_none()
+        if not crew.takers(line.kind):
+            # Not even ahead: it would be given back, which wakes us, and so on without end.
+            return 0
+        free, ahead = crew.free(line.kind) - len(crew.alone), line.ahead
         if self.balance == "strict":
             if any(other.rank < line.rank for other in rivals):
                 return 0
