@@ -34,6 +34,7 @@ from fleet.errors import (
     TaskBuried,
     TaskCancelled,
     TaskNotFound,
+    UniqueBlocked,
     UnknownJob,
 )
 from fleet.flow import To
@@ -85,6 +86,7 @@ __all__ = [
     "TaskNotFound",
     "TaskStatus",
     "To",
+    "UniqueBlocked",
     "UnknownJob",
     "errors",
 ]

@@ -13,8 +13,10 @@ from types import FrameType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from fleet.codec import encode
-from fleet.errors import AlreadyRegistered, ConfigError, DefinitionError
+from fleet.config import parse_rate
+from fleet.errors import AlreadyRegistered, ConfigError, DefinitionError, InvalidSetting
 from fleet.job import Job
+from fleet.limits import Limits, whole
 from fleet.model import DEFAULT_QUEUE, MAX_PAYLOAD, OnFailure, OnSuccess, TaskId
 from fleet.names import check_name
 from fleet.options import Duration
@@ -100,13 +102,20 @@ class Fleet:
         keep: Duration | None = None,
         on_success: OnSuccess | None = None,
         on_failure: OnFailure | None = None,
+        limit: int | None = None,
+        rate: str | None = None,
+        key_limit: int = 1,
     ) -> Job[Any, Any]:
         """Register a job. Add steps to what it returns, or decorate its one function with it.
 
         ``retry``, ``timeout``, ``priority``, ``key`` and ``keep`` hold for every step that does
         not say otherwise. ``on_success="delete"`` keeps no history of what went well,
-        ``on_failure="delete"`` none of what did not.
+        ``on_failure="delete"`` none of what did not. In the whole fleet at most ``limit`` of its
+        tasks run at once, and no more start than ``rate`` says (``"100/s"``, ``"5000/h burst
+        50"``); of those with the same key ``key_limit`` run at once, in the order they came.
         """
+        limits = _limits(limit, rate)
+        whole("key_limit", key_limit)
         settings = Settings(
             retry=retry,
             timeout=timeout,
@@ -117,7 +126,15 @@ class Fleet:
             on_failure=on_failure,
         )
         place = _place(sys._getframe(1))
-        job: Job[Any, Any] = Job(self, name, queue=queue, settings=settings, place=place)
+        job: Job[Any, Any] = Job(
+            self,
+            name,
+            queue=queue,
+            settings=settings,
+            place=place,
+            limits=limits,
+            key_limit=key_limit,
+        )
         if first := self._jobs.get(name):
             raise AlreadyRegistered("job", name, first.place, place)
         self._jobs[name] = job
@@ -227,3 +244,11 @@ class Fleet:
 
 def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _limits(limit: int | None, rate: str | None) -> Limits:
+    try:
+        pace = None if rate is None else parse_rate("rate", rate)
+    except ConfigError as error:
+        raise InvalidSetting("rate", rate, error.hint) from None
+    return Limits(None if limit is None else whole("limit", limit), pace)

@@ -25,6 +25,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from fleet.errors import ConfigError, NoDatabase
+from fleet.limits import Rate
 from fleet.model import Seconds
 
 __all__ = [
@@ -278,19 +279,6 @@ _SIZES: Final[Mapping[str, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """So many in so much time."""
-
-    count: int
-    per: Seconds
-
-    @property
-    def per_second(self) -> float:
-        """The same as a pace."""
-        return self.count / self.per
-
-
 def parse_duration(key: str, value: object) -> Seconds:
     """Read ``"15s"``, ``"250ms"``, ``"1h30m"``; a bare number is refused, for it has no unit."""
     match = _match(_DURATION, value)
@@ -315,17 +303,18 @@ def parse_size(key: str, value: object) -> int:
 
 
 def parse_rate(key: str, value: object) -> Rate:
-    """Read ``"100/s"``, ``"30/m"`` or ``"5/10s"``."""
-    match = _match(r"([0-9]+)/([0-9.]*[a-z][0-9.a-z]*)", value)
-    if match is not None and int(match[1]) > 0:
+    """Read ``"100/s"``, ``"30/m"``, ``"5/10s"`` or ``"5000/h burst 50"``."""
+    match = _match(r"([0-9]+)/([0-9.]*[a-z][0-9.a-z]*)(?: +burst +([0-9]+))?", value)
+    if match is not None and int(match[1]) > 0 and (match[3] is None or int(match[3]) > 0):
         period = match[2] if match[2][0].isdigit() else f"1{match[2]}"
         try:
             seconds = parse_duration(key, period)
         except ConfigError:
             seconds = 0.0
         if seconds > 0:
-            return Rate(int(match[1]), seconds)
-    raise ConfigError(key, _shown(key, value), 'must be a rate like "100/s", "30/m" or "5/10s"')
+            return Rate(int(match[1]), seconds, int(match[3]) if match[3] else None)
+    hint = 'must be a rate like "100/s", "30/m" or "5000/h burst 50"'
+    raise ConfigError(key, _shown(key, value), hint)
 
 
 def _match(pattern: str, value: object) -> re.Match[str] | None:

@@ -17,6 +17,7 @@ FleetError
 ├── DatabaseError
 │   ├── DatabaseUnavailable    no connection in time
 │   ├── SchemaOutdated         run ``fleet migrate``
+│   ├── UniqueBlocked          somebody's open transaction holds the ``unique`` slot
 │   └── MigrationError         a migration was changed, is missing, or failed
 ├── NotOpen                    used outside ``async with app``
 ├── ResultError
@@ -32,6 +33,8 @@ FleetError
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 __all__ = [
     "AlreadyRegistered",
@@ -62,6 +65,7 @@ __all__ = [
     "TaskBuried",
     "TaskCancelled",
     "TaskNotFound",
+    "UniqueBlocked",
     "UnknownJob",
 ]
 
@@ -181,6 +185,21 @@ class SchemaOutdated(DatabaseError):
         super().__init__(
             f"the fleet schema in this database {state}, this release needs {needed}. "
             f"Run: fleet migrate"
+        )
+
+
+class UniqueBlocked(DatabaseError, TimeoutError):
+    """Another transaction holds the ``unique`` slot and has not ended; nothing was written."""
+
+    def __init__(self, job: str, unique: str, waited: float, by: Mapping[int, str]) -> None:
+        self.blockers = dict(by)
+        who = ", ".join(by.values()) or "PostgreSQL does not tell whose"
+        end = " or ".join(f"pg_terminate_backend({pid})" for pid in by)
+        super().__init__(
+            f"job {job!r}, unique={unique!r}: waited {waited:g}s for a transaction that has "
+            f"enqueued the same and is still open: {who}. Nothing was written. Have it commit or "
+            f"roll back{f' (select {end})' if end else ''}, and try again; keep transactions that "
+            f"enqueue short."
         )
 
 

@@ -30,6 +30,7 @@ from fleet.annotations import place_of
 from fleet.codec import encode
 from fleet.errors import AlreadyRegistered, DefinitionError, InvalidOption
 from fleet.flow import Target, To
+from fleet.limits import NONE, Limits
 from fleet.model import Submission
 from fleet.names import check_name
 from fleet.options import Duration
@@ -71,13 +72,23 @@ class Job(Generic[I, O]):
     """
 
     def __init__(
-        self, app: Fleet, name: str, *, queue: str, settings: Settings, place: str
+        self,
+        app: Fleet,
+        name: str,
+        *,
+        queue: str,
+        settings: Settings,
+        place: str,
+        limits: Limits = NONE,
+        key_limit: int = 1,
     ) -> None:
         self.app = app
         self.name = check_name("job", name)
         self.queue = check_name("queue", queue)
         self.settings = settings
         self.place = place
+        self.limits = limits
+        self.key_limit = key_limit
         self._steps: list[Step] = []
         self._decorated = False
         self._defaults: Prepared | None = None
@@ -255,6 +266,8 @@ class Job(Generic[I, O]):
             "queue": self.queue,
             "on_success": policy.on_success,
             "on_failure": policy.on_failure,
+            "limits": self.limits.as_dict(),
+            "key_limit": self.key_limit,
             "steps": [step.describe(self.policy(step, *below)) for step in self.steps],
         }
 

@@ -43,6 +43,7 @@ create table fleet.task (
     rank         smallint not null,                    -- -2 × priority, + 1 unless in the front lane
     alone        boolean not null default false,       -- a suspect: must be the only one in its process
     granted      boolean not null default false,       -- holds its key
+    counted      boolean not null default false,       -- runs under a limit; only while running
     state        text not null,
     queue        fleet.name not null,
     job          fleet.name not null,
@@ -60,7 +61,8 @@ create table fleet.task (
         (pos is not null) = (state in ('ready', 'running'))
         and (owner is not null) = (state = 'running')
         and (waiting_for is not null) = (state = 'waiting')
-        and (due_at is not null or state <> 'deferred')),
+        and (due_at is not null or state <> 'deferred')
+        and (state = 'running' or not counted)),
     constraint rank_follows_priority check (
         priority between -10000 and 10000 and rank in (-2 * priority, -2 * priority + 1)),
     constraint trace_fits check (octet_length(trace) <= 512),
@@ -89,6 +91,11 @@ create index task_line on fleet.task (queue, rank, pos) where pos is not null;
 create index task_due on fleet.task (due_at) where due_at is not null and waiting_for is null;
 create index task_fresh on fleet.task (due_at) where due_at is not null and waiting_for is not null;
 create index task_waiting on fleet.task (queue, waiting_for, id) where waiting_for is not null;
+-- Who holds a key, and who runs under a limit. For all others these columns never change, and what
+-- does not change keeps an update HOT.
+create index task_granted on fleet.task (queue, key) where granted;
+create index task_counted_queue on fleet.task (queue) where counted;
+create index task_counted_job on fleet.task (job) where counted;
 create unique index task_unique on fleet.task (job, unique_slot) where unique_slot is not null;
 
 -- Partitioned by the day on which a row may go, not the day on which it came: retention is then a
@@ -122,6 +129,7 @@ create table fleet.archive (
 create index archive_id on fleet.archive (id);
 create table fleet.archive_default partition of fleet.archive default;
 create index archive_default_until on fleet.archive_default (keep_until);
+create index archive_default_finished on fleet.archive_default (finished_at);
 
 -- Every attempt but a task's last, which is columns of the archived or buried row, if there is one.
 create table fleet.attempt (
@@ -204,6 +212,7 @@ create table fleet.job (
     key          text generated always as (definition #>> '{steps,0,key}') stored,
     key_computed boolean generated always as
         (coalesce((definition #> '{steps,0,key_computed}') = 'true', false)) stored,
+    key_limit    int generated always as (coalesce((definition ->> 'key_limit')::int, 1)) stored,
     first_seen  timestamptz not null default fleet.now(),
     last_seen   timestamptz not null default fleet.now(),
     primary key (name, fingerprint)

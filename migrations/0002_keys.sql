@@ -1,4 +1,5 @@
--- Waking idle supervisors, and keys: one task at a time a key, strictly in the order of their ids.
+-- Waking idle supervisors, and keys: so many tasks at a time as the key's job says, one unless it says
+-- otherwise, strictly in the order of their ids.
 --
 -- Enqueue inserts a keyed task as waiting and touches no row of fleet.key, so that no application's
 -- open transaction can hold up a host. Keys change hands in two places only, both short:
@@ -32,50 +33,86 @@ $$;
 create table fleet.key (
     queue  text not null,
     key    text not null,
-    holder bigint,          -- null: free, somebody waits, and grant_keys() comes for it
+    holder bigint,          -- one who holds it; null: there may be room, and grant_keys() comes
     primary key (queue, key)
 ) with (fillfactor = 70);
 create index key_free on fleet.key (queue, key) where holder is null;
 
--- Give a key whose row the caller has locked to the first who waits for it.
-create function fleet.give_key(the_queue text, the_key text) returns boolean
+-- How many may hold a key of this job at a time; 1 unless its job says otherwise (key_limit).
+create function fleet.key_limit_of(job text) returns int
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+    select j.key_limit from fleet.job j
+     where j.name = key_limit_of.job
+     order by j.last_seen > fleet.now() - interval '1 minute' desc, j.first_seen desc, j.fingerprint
+     limit 1
+$$;
+
+-- Give a key whose row the caller has locked to those who wait for it, in the order of their ids, while
+-- fewer hold it than the next one's job allows. Returns how many it was given to.
+create function fleet.give_key(the_queue text, the_key text) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
-    heir bigint;
+    heir    record;
+    most    int;
+    blocked boolean := false;
+    given   int := 0;
+    one     bigint;
 begin
-    select t.id into heir
-      from fleet.task t
-     where t.queue = the_queue and t.waiting_for = the_key
-     order by t.id
-     limit 1;
-    if heir is null then
-        if current_setting('transaction_isolation') = 'read committed' then
-            delete from fleet.key k where k.queue = the_queue and k.key = the_key;
-        else
-            -- A caller's older snapshot does not show who has come to wait since: leave the key
-            -- free, and grant_keys(), which sees them, gives it on or removes it.
-            update fleet.key k set holder = null where k.queue = the_queue and k.key = the_key;
-        end if;
-        return false;
-    end if;
-
-    -- Locked by somebody (a cancel in an open transaction): never wait, never pass the place on to
-    -- the second; leave the key free, and grant_keys() tries again.
-    perform from fleet.task t where t.id = heir and t.waiting_for = the_key for update skip locked;
-    if not found then
+    -- A caller's older snapshot does not show who has come to wait, or was given the key, since:
+    -- leave it to grant_keys(), which sees them.
+    if current_setting('transaction_isolation') <> 'read committed' then
         update fleet.key k set holder = null where k.queue = the_queue and k.key = the_key;
-        return false;
+        return 0;
     end if;
+    loop
+        select t.id, t.job into heir
+          from fleet.task t
+         where t.queue = the_queue and t.waiting_for = the_key
+         order by t.id
+         limit 1;
+        exit when not found;
+        most := coalesce(fleet.key_limit_of(heir.job), 1);
+        exit when (select count(*)
+                     from (select from fleet.task t
+                            where t.queue = the_queue and t.key = the_key and t.granted
+                            limit most) h) >= most;
 
-    update fleet.key k set holder = heir where k.queue = the_queue and k.key = the_key;
-    update fleet.task t
-       set state = 'ready', granted = true, waiting_for = null, due_at = null,
-           pos = nextval('fleet.position'), rank = -2 * t.priority, ready_at = fleet.now()
-     where t.id = heir;
-    perform fleet.wake(array[the_queue]);
-    return true;
+        -- Locked by somebody (a cancel in an open transaction): never wait, never pass the place on
+        -- to the second; leave the key free, and grant_keys() tries again.
+        perform from fleet.task t where t.id = heir.id and t.waiting_for = the_key
+            for update skip locked;
+        if not found then
+            blocked := true;
+            exit;
+        end if;
+        update fleet.task t
+           set state = 'ready', granted = true, waiting_for = null, due_at = null,
+               pos = nextval('fleet.position'), rank = -2 * t.priority, ready_at = fleet.now()
+         where t.id = heir.id;
+        given := given + 1;
+        one := heir.id;
+        exit when most = 1;
+    end loop;
+
+    if given > 0 then
+        perform fleet.wake(array[the_queue]);
+    end if;
+    if blocked then
+        one := null;
+    elsif one is null then
+        select t.id into one from fleet.task t
+         where t.queue = the_queue and t.key = the_key and t.granted limit 1;
+        if not found then
+            delete from fleet.key k where k.queue = the_queue and k.key = the_key;
+            return given;
+        end if;
+    end if;
+    update fleet.key k set holder = one
+     where k.queue = the_queue and k.key = the_key and k.holder is distinct from one;
+    return given;
 end
 $$;
 
@@ -115,15 +152,13 @@ begin
         on conflict do nothing;
 
     for seen in
-        select k.queue, k.key, k.holder
+        select k.queue, k.key
           from fleet.key k
           join unnest(queues, keys) c (queue, key) on k.queue = c.queue and k.key = c.key
          order by 1, 2
            for update of k skip locked
     loop
-        if seen.holder is null and fleet.give_key(seen.queue, seen.key) then
-            given := given + 1;
-        end if;
+        given := given + fleet.give_key(seen.queue, seen.key);
         locked := locked || array(
             select t.id from fleet.task t
              where t.id = any (fresh) and t.queue = seen.queue and t.waiting_for = seen.key);
@@ -146,8 +181,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 begin
-    perform from fleet.key k
-      where k.queue = old.queue and k.key = old.key and k.holder = old.id for update;
+    perform from fleet.key k where k.queue = old.queue and k.key = old.key for update;
     if found then
         perform fleet.give_key(old.queue, old.key);
     end if;

@@ -20,7 +20,7 @@ from fleet.model import Claim, OwnerId, TaskId
 from fleet.store.executor import Executor
 from fleet.store.failures import is_passing
 from fleet.store.outcomes import BATCH, Outcome, Report, write
-from fleet.store.standing import ended, standing
+from fleet.store.standing import Undecided, ended, standing
 from supervisor.link import Disconnected
 
 _log: Final = logging.getLogger("fleet.supervisor")
@@ -146,7 +146,12 @@ class Finisher:
                 self._busy.add(task)
                 continue
             if fence is None:
-                written = await self._look(outcome)
+                try:
+                    written = await self._look(outcome)
+                except Undecided:
+                    busy.append(untold.popleft())
+                    self._busy.add(task)
+                    continue
             elif task in report.unstorable:
                 written = Written(outcome, word=BURIED)  # whatever it was to become
             else:

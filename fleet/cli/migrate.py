@@ -66,10 +66,6 @@ async def _apply(
             applied.append(migration.filename)
             if talk:
                 console.print(f"  applied {migration.filename:<28} {took * 1000:6.0f} ms")
-    except asyncpg.UndefinedFunctionError:
-        # It ends with fleet.maintain(), which an older version that --to names may not have yet.
-        if to is None or to == files[-1].version:
-            raise
     except asyncpg.InsufficientPrivilegeError as error:
         raise MigrationError(
             f"PostgreSQL refused: {error}. Migrations are run by the owner of the schema fleet; "

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from fleet.client.pool import Connection, Pool
-from fleet.errors import DatabaseError, FleetError
+from fleet.errors import FleetError, UniqueBlocked
 from fleet.model import Seconds, Submission
 from fleet.store.blockers import Blocker, blockers
 from fleet.store.enqueue import Enqueued, insert_soon
@@ -25,21 +25,6 @@ from fleet.store.failures import is_locked
 
 _WAIT: Final[Seconds] = 0.2
 _PAUSE: Final[Seconds] = 0.05
-
-
-class UniqueBlocked(DatabaseError, TimeoutError):
-    """Another transaction holds the ``unique`` slot and has not ended; nothing was written."""
-
-    def __init__(self, submission: Submission, waited: Seconds, by: Sequence[Blocker]) -> None:
-        self.blockers = tuple(by)
-        who = ", ".join(map(str, by)) or "PostgreSQL does not tell whose"
-        end = " or ".join(f"pg_terminate_backend({blocker.pid})" for blocker in by)
-        super().__init__(
-            f"job {submission.job!r}, unique={submission.unique!r}: waited {waited:g}s for a "
-            f"transaction that has enqueued the same and is still open: {who}. Nothing was "
-            f"written. Have it commit or roll back{f' (select {end})' if end else ''}, and try "
-            f"again; keep transactions that enqueue short."
-        )
 
 
 class _Held(FleetError):
@@ -80,7 +65,8 @@ class Turns:
                 except _Held:
                     waited = True
             await asyncio.sleep(_PAUSE)
-        raise UniqueBlocked(submission, self._budget, self._seen)
+        by = {blocker.pid: str(blocker) for blocker in self._seen}
+        raise UniqueBlocked(submission.job, str(submission.unique), self._budget, by)
 
     @contextlib.asynccontextmanager
     async def _turn(self, deadline: Seconds) -> AsyncIterator[bool]:

@@ -28,7 +28,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from fleet.model import Claim, OwnerId
+from fleet.limits import NONE, Limits
+from fleet.model import Claim, OwnerId, Seconds, TaskId
 from fleet.store.executor import Executor
 
 SETTINGS: Final = {
@@ -104,6 +105,73 @@ async def claim(
     )
     # RETURNING has no order.
     return sorted(map(Claim._make, rows), key=_by_place)
+
+
+class Gated(NamedTuple):
+    """What a claim under limits came back with.
+
+    ``room`` is how many it could have taken; ``wait``, where the rate is spent, in how many
+    seconds the next one may start.
+    """
+
+    claims: list[Claim]
+    room: int
+    wait: Seconds | None
+
+
+_CLAIM_LIMITED: Final = """
+select * from fleet.claim_limited(
+    $1, $2::text, $3::int, $4::smallint[], $5::bigint[], $6::smallint[], $7::text[],
+    $8::int, $9::float8, $10::float8, $11::text, $12::int, $13::float8, $14::float8)
+"""
+
+
+async def claim_limited(
+    conn: Executor,
+    owner: OwnerId,
+    queue: str,
+    limit: int,
+    known: Sequence[str],
+    spans: Sequence[Span] = EVERYTHING,
+    *,
+    of_queue: Limits = NONE,
+    job: str | None = None,
+    of_job: Limits = NONE,
+) -> Gated:
+    """Take tasks as ``claim`` does, and no more than the limits of the queue and the job leave.
+
+    With ``job``, ``known`` has this job's steps only.
+    """
+    rows = await conn.fetch(
+        _CLAIM_LIMITED,
+        owner,
+        queue,
+        limit,
+        [span.rank for span in spans],
+        [span.pos for span in spans],
+        [span.below for span in spans],
+        known,
+        *_numbers(of_queue),
+        job,
+        *_numbers(of_job),
+    )
+    claims = [Claim._make(row[2:]) for row in map(tuple, rows) if row[2] is not None]
+    return Gated(sorted(claims, key=_by_place), rows[0]["room"], rows[0]["wait"])
+
+
+def _numbers(limits: Limits) -> tuple[int | None, float | None, float | None]:
+    rate = limits.rate
+    if rate is None:
+        return limits.most, None, None
+    return limits.most, rate.per_second, rate.size
+
+
+_COUNT_IN: Final = "select fleet.count_in($1::bigint, $2::bigint[])"
+
+
+async def count_in(conn: Executor, owner: OwnerId, ids: Sequence[TaskId]) -> None:
+    """Let what runs already count against a limit that has just come."""
+    await conn.fetch(_COUNT_IN, owner, ids)
 
 
 _PEEK: Final = """

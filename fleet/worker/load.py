@@ -46,6 +46,8 @@ def abilities(app: Fleet, below: Callable[[str], tuple[Settings, ...]]) -> dict[
             policy = job.policy(step, *layers)
             steps[f"{job.name}/{step.name}"] = {
                 "queue": job.queue,
+                "job": job.name,
+                "limits": job.limits.as_dict(),
                 "kind": "async" if step.is_async else "def",
                 "timeout": policy.timeout,
                 "keep": policy.keep,

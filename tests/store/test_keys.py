@@ -8,9 +8,10 @@ import random
 
 import asyncpg
 
+from fleet import Context, Fleet
 from fleet.lifecycle import Advanced, Cancelled, Completed, Failed, Refused, Released, Snoozed
 from fleet.model import Failure, Submission
-from fleet.store import claims
+from fleet.store import claims, registry
 from fleet.store.enqueue import children_json, insert_many, insert_one
 from fleet.store.outcomes import write
 from tests.store.conftest import ALICE, BOB, Table
@@ -244,3 +245,49 @@ async def test_f36_a_step_that_enqueues_what_an_open_transaction_enqueues_holds_
     await transaction.commit()
     await app.close()
     assert (await write(table.db, ALICE, [culprit])).fences
+
+
+async def allow(table: Table, most: int) -> None:
+    app = Fleet()
+
+    @app.job("resize", queue="images", key_limit=most)
+    async def one(ctx: Context, image: int) -> None: ...
+
+    await registry.register(table.db, app)
+
+
+async def test_u07_a_key_with_a_count_is_held_by_so_many_in_the_order_they_came(table: Table):
+    await allow(table, 3)
+    ids = await table.enqueue(*["1"] * 8, key="k")
+    other = await table.enqueue("1", key="other")
+    first = await table.claim(limit=9)
+    assert [c.id for c in first] == [*ids[:3], *other]
+    assert await table.claim(limit=9) == []
+    await table.settle(ALICE, (first[1], Completed("1")))
+    assert [c.id for c in await table.claim(limit=9)] == ids[3:4]
+    await table.settle(ALICE, (first[0], Completed("1")), (first[2], Completed("1")))
+    assert [c.id for c in await table.claim(limit=9)] == ids[4:6]
+
+
+async def test_u07_the_key_goes_when_its_last_holder_does(table: Table):
+    await allow(table, 2)
+    await table.enqueue("1", "2", key="k")
+    one, two = await table.claim(limit=9)
+    await table.settle(ALICE, (two, Completed("1")))
+    assert await table.db.fetchval("select holder from fleet.key") == one.id
+    (third,) = await table.enqueue("3", key="k")
+    assert [c.id for c in await table.claim(limit=9)] == [third], "there is room beside the first"
+    await table.settle(ALICE, (one, Completed("1")))
+    await table.db.execute("delete from fleet.task")
+    assert await table.db.fetchval("select count(*) from fleet.key") == 0
+
+
+async def test_u07_a_smaller_count_holds_for_who_comes_next(table: Table):
+    await allow(table, 3)
+    await table.enqueue(*["1"] * 5, key="k")
+    held = await table.claim(limit=9)
+    await allow(table, 1)
+    await table.settle(ALICE, *[(c, Completed("1")) for c in held[:2]])
+    assert await table.claim(limit=9) == [], "one of them still holds it"
+    await table.settle(ALICE, (held[2], Completed("1")))
+    assert len(await table.claim(limit=9)) == 1

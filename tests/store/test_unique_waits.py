@@ -10,7 +10,7 @@ import pytest
 
 from fleet import Context, Fleet, errors
 from fleet.client import Client
-from fleet.client.unique import UniqueBlocked
+from fleet.errors import UniqueBlocked
 from tests.store.test_client import _WAITS, until
 
 HELD = 12  # many more than the client has connections

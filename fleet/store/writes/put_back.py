@@ -42,7 +42,7 @@ back as (
            key = coalesce(w.key, t.key),
            granted = t.granted and w.key is null,
            waiting_for = case when w.delay is null then w.key end,
-           owner = null, claimed_at = null, progress = null,
+           owner = null, claimed_at = null, counted = false, progress = null,
            step = w.step, input = case when w.input is null then t.input else w.input::jsonb end,
            visit = w.visit, failures = w.failures, crashes = w.crashes, losses = w.losses,
            releases = w.releases, prior = w.prior, alone = w.alone,

@@ -152,7 +152,8 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
     with back as (
         update fleet.task t
-           set state = 'ready', owner = null, claimed_at = null, pos = nextval('fleet.position'),
+           set state = 'ready', owner = null, claimed_at = null, counted = false,
+               pos = nextval('fleet.position'),
                rank = -2 * t.priority
          where t.id = any (array(
                    select w.id from fleet.task w
