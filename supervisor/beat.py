@@ -24,6 +24,7 @@ _log: Final = logging.getLogger("fleet.supervisor")
 
 SAFE: Final = 0.8
 PATIENCE: Final = 20
+SAY_EVERY: Final[Seconds] = 5.0
 
 
 class Heart:
@@ -49,6 +50,7 @@ class Heart:
         self._on_taken = on_taken
         self._hurry = asyncio.Event()
         self._said: list[Any] | None = None
+        self._said_at = -math.inf  # what is wrong
         self._look_again_at = 0.0
         self._trouble: str | None = None
         self._expired = False
@@ -117,8 +119,9 @@ class Heart:
         except Disconnected:
             return 0.05
         except Exception as error:
-            if not is_passing(error):
-                _log.exception("the beat failed")
+            if not is_passing(error) and sent - self._said_at >= SAY_EVERY:
+                self._said_at = sent
+                _log.exception("the beat failed; it is tried again until the lease is over")
             return self._every / 4
         if told is None:
             await self._on_taken()

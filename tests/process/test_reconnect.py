@@ -130,6 +130,20 @@ async def test_f34_a_lock_on_what_is_to_be_given_back_is_waited_out(dsn, db, tmp
             await other.close()
 
 
+async def test_p12_a_beat_that_fails_is_said_now_and_then(dsn, db, tmp_path):
+    """Somebody took a right away, or is in the middle of a migration."""
+    with host(dsn, db, tmp_path) as here:
+        await here.end(await here.enqueue("quick", 1))
+        beat = "fleet.beat(bigint, text, jsonb, text[], text[])"
+        began = time.monotonic()
+        await db.execute(f"alter function {beat} rename to gone")
+        here.fleet.wait_log("could not be renewed")
+        said = len(here.fleet.records("the beat failed"))
+        assert 1 <= said <= 1 + (time.monotonic() - began) / 5
+        await db.execute(f"alter function {beat.replace('beat', 'gone')} rename to beat")
+        await here.end(await here.enqueue("quick", 2))
+
+
 async def test_f20_a_locked_table_costs_no_lease(dsn, db, tmp_path):
     """... although another owner has fallen silent and is to be taken over just then."""
     with host(dsn, db, tmp_path) as here:
