@@ -21,6 +21,10 @@ class Rate:
     per: Seconds
     burst: int | None = None
 
+    def __str__(self) -> str:
+        unit = {1.0: "s", 60.0: "m", 3600.0: "h", 86400.0: "d"}.get(self.per, f"{self.per:g}s")
+        return f"{self.count}/{unit}" + (f" burst {self.burst}" if self.burst else "")
+
     @property
     def per_second(self) -> float:
         """How fast the bucket fills."""

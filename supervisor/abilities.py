@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fleet.limits import NONE, Limits
 from fleet.model import Claim
 from fleet.policy import Policy
 from fleet.retry import Retry
@@ -60,6 +61,11 @@ class Abilities:
         for definition in self.definitions.values():
             found.setdefault(definition["queue"], []).append(definition["name"])
         return found
+
+    def limits(self, job: str) -> Limits:
+        """Return the limits of a job; none if it has none, or nobody knows it."""
+        known = self.definitions.get(job)
+        return Limits.from_dict(known["limits"]) if known else NONE
 
     def step(self, claim: Claim) -> dict[str, Any]:
         """Return what is known of a claim's step."""

@@ -3,6 +3,7 @@
 full batch   → due now, behind the others that are due
 short batch  → armed and parked until a wake-up or the beat, after looks at 10, 50 and 250 ms
 no free slot → parked until one frees
+at a limit   → parked until one of its tasks ends, or the beat; out of rate: until the next token
 error        → later, and later still
 """
 
@@ -18,10 +19,10 @@ from typing import Final
 
 from fleet.model import Claim, OwnerId, Seconds
 from fleet.store.beats import arm, disarm
-from fleet.store.claims import claim, peek
+from fleet.store.claims import Gated, Span, claim, claim_limited, peek
 from fleet.store.executor import Executor
 from supervisor.heap import NEVER, Heap
-from supervisor.lines import Line
+from supervisor.lines import Line, Place
 from supervisor.link import Disconnected
 
 _log: Final = logging.getLogger("fleet.supervisor")
@@ -67,7 +68,7 @@ class Fetcher:
         self._woken: set[Line] = set()
         # Held while a claim is under way: what it took is in nobody's hands until it comes back.
         self.claiming = asyncio.Lock()
-        self.lines: dict[tuple[str, str], Line] = {}
+        self.lines: dict[Place, Line] = {}
         self.stopped = False
         self.claimed: Counter[str] = Counter()
 
@@ -75,12 +76,12 @@ class Fetcher:
 
     def add(self, line: Line) -> None:
         """Serve one more line."""
-        self.lines[line.queue, line.kind] = line
+        self.lines[line.queue, line.kind, line.job] = line
         self.due(line)
 
     def remove(self, line: Line) -> None:
         """Serve it no more."""
-        self.lines.pop((line.queue, line.kind), None)
+        self.lines.pop((line.queue, line.kind, line.job), None)
         line.known = ()  # a claim that is under way must not bring it back
         self._armed.discard(line.queue)
         self._heap.discard(line)
@@ -103,7 +104,13 @@ class Fetcher:
         """Slots of a pool have become free."""
         # Whoever took something last comes last, or one of two could have every slot that frees.
         for line in sorted(self.lines.values(), key=_took_at):
-            if line.pool == pool and line.has_work:
+            if line.pool == pool and line.wants:
+                self.due(line)
+
+    def let_in(self, queue: str) -> None:
+        """One of a queue's tasks has ended, which may have made room under a limit."""
+        for line in self.lines.values():
+            if line.queue == queue and line.capped and line.counts:
                 self.due(line)
 
     def belongs_to(self, owner: OwnerId) -> None:
@@ -155,7 +162,7 @@ class Fetcher:
         spans = line.mark.spans(started, back=line.back)
         owner = self.owner
         try:
-            claims = await claim(self._link, owner, line.queue, wanted, line.known, spans)
+            claims, room, wait = await self._claim(line, owner, wanted, spans)
         except Exception as error:
             self._failed(line, error)
             return
@@ -165,28 +172,44 @@ class Fetcher:
             return
         ended = time.monotonic()
         line.errors = 0
-        line.came_back(
-            full=len(claims) == wanted, starved=self._starved(line), most=2 * self._batch
-        )
-        line.mark.looked(spans, ended, ended - started)
+        line.came_back(full=len(claims) == room, starved=self._starved(line), most=2 * self._batch)
+        if room:
+            line.mark.looked(spans, ended, ended - started)
         line.mark.took(claims, ended)
         self.claimed[line.queue] += len(claims)
         if claims:
             line.took_at = ended
             self._looks.pop(line, None)
             self._take(line, claims)
-        full = len(claims) == wanted
+        line.capped = len(claims) == room < wanted
+        full = len(claims) == room
         # A wake-up that came while we looked may be of something that we did not see.
         line.has_work = full or line in self._woken
         line.back = not full
         try:
             if line.has_work:
-                self._heap.set(line, time.monotonic())
+                self._heap.set(line, self._again_at(line, wait))
                 await self._disarm(line)
             else:
                 await self._idle(line)
         except Exception as error:
             self._failed(line, error)
+
+    async def _claim(
+        self, line: Line, owner: OwnerId, wanted: int, spans: tuple[Span, ...]
+    ) -> Gated:
+        where = (self._link, owner, line.queue, wanted, line.known, spans)
+        if not line.limited:
+            return Gated(await claim(*where), wanted, None)
+        return await claim_limited(
+            *where, of_queue=line.of_queue, job=line.job or None, of_job=line.of_job
+        )
+
+    @staticmethod
+    def _again_at(line: Line, wait: Seconds | None) -> float:
+        if not line.capped:
+            return time.monotonic()
+        return NEVER if wait is None else time.monotonic() + wait
 
     async def _make_room(self, line: Line) -> None:
         """Have a worker kept for a line that never finds one idle, if there is work in it."""

@@ -5,21 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from fleet.limits import NONE, Limits
 from fleet.model import Seconds
 from supervisor.watermark import Watermark
 
 Kind: TypeAlias = Literal["async", "def"]
+Place: TypeAlias = tuple[str, Kind, str]  # a line's queue, kind, and job if it has limits
 
 SHORT: Final[Seconds] = 0.05
 
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """One queue's ``async def`` or ``def`` steps."""
+    """One queue's ``async def`` or ``def`` steps; those of a job with limits apart."""
 
     queue: str
     kind: Kind
     pool: str
+    job: str = ""  # the only one here, if it has limits
+    of_queue: Limits = NONE
+    of_job: Limits = NONE
+    capped: bool = False  # there may be work, and a limit lets none of it in
     weight: float = 1.0
     rank: int = 0
     known: tuple[str, ...] = ()
@@ -32,6 +38,21 @@ class Line:
     mark: Watermark = field(default_factory=Watermark)
     _ahead: int = 0
     _average: float = 0.0
+
+    @property
+    def limited(self) -> bool:
+        """Whether its claims have to pass a gate."""
+        return bool(self.of_queue) or bool(self.of_job)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the end of a task may let another one in."""
+        return self.of_queue.most is not None or self.of_job.most is not None
+
+    @property
+    def wants(self) -> bool:
+        """Whether it would take a slot if there were one."""
+        return self.has_work and not self.paused and not self.capped
 
     def learn(self, known: tuple[str, ...]) -> bool:
         """Take note of the steps that ready workers know; True if there are new ones."""
@@ -65,14 +86,19 @@ class Line:
     def ahead(self) -> int:
         """How many to claim beyond the free slots, so that nobody waits for a round trip.
 
-        None for long steps: what waits here in vain could run elsewhere.
+        None for long steps, or under a limit: what waits here in vain could run elsewhere.
         """
-        return 0 if self._average > SHORT else self._ahead
+        return 0 if self._average > SHORT or self.limited else self._ahead
 
 
-def lines_of(steps: dict[str, dict[str, Any]]) -> dict[tuple[str, Kind], list[str]]:
-    """Group the steps that a worker knows by (queue, kind)."""
-    grouped: dict[tuple[str, Kind], list[str]] = {}
+def place_of(queue: str, step: dict[str, Any]) -> Place:
+    """Return the place of the line for a step, as a worker described it."""
+    return queue, step["kind"], step["job"] if step.get("limits") else ""
+
+
+def lines_of(steps: dict[str, dict[str, Any]]) -> dict[Place, list[str]]:
+    """Group the steps that a worker knows by line."""
+    grouped: dict[Place, list[str]] = {}
     for name, step in steps.items():
-        grouped.setdefault((step["queue"], step["kind"]), []).append(name)
+        grouped.setdefault(place_of(step["queue"], step), []).append(name)
     return grouped

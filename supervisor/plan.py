@@ -264,9 +264,18 @@ def changes_in_words(changes: Changes) -> list[str]:
         for change in changes.resized
     ]
     told += [f"pool {change.new.name}: {_changed(change)}" for change in changes.retuned]
-    told += [f"queue {q.name} in pool {q.pool}, weight {q.weight:g}" for q in changes.queues]
+    told += [f"queue {q.name} in pool {q.pool}, {_told_of(q)}" for q in changes.queues]
     told += [f"queue {name} is no longer served here" for name in changes.dropped]
     return told + ([f"balance {changes.balance}"] if changes.balance else [])
+
+
+def _told_of(queue: Served) -> str:
+    return ", ".join([f"weight {queue.weight:g}", *_limits(queue)])
+
+
+def _limits(queue: Served) -> list[str]:
+    most = [f"at most {queue.limit} at once in the fleet"] if queue.limit else []
+    return most + ([f"no more than {queue.rate}"] if queue.rate else [])
 
 
 def _counted(pool: Pool) -> str:
@@ -296,7 +305,7 @@ class Row(NamedTuple):
 def describe(plan: Plan) -> list[Row]:
     """Return the plan as rows to print, one a pool."""
     return [
-        Row(pool.name, _queues(pool, plan), pool.processes, _slots(pool), _notes(pool))
+        Row(pool.name, _queues(pool, plan), pool.processes, _slots(pool), _remarks(pool, plan))
         for pool in plan.pools
     ]
 
@@ -310,6 +319,12 @@ def _queues(pool: Pool, plan: Plan) -> str:
     if len({round(shares[name], 9) for name in pool.queues}) == 1:
         return ", ".join(pool.queues)
     return ", ".join(f"{name} {shares[name]:.0%}" for name in pool.queues)
+
+
+def _remarks(pool: Pool, plan: Plan) -> str:
+    served = [queue for queue in plan.queues if queue.name in pool.queues]
+    limits = [f"{queue.name}: {', '.join(said)}" for queue in served if (said := _limits(queue))]
+    return "; ".join([*filter(None, [_notes(pool)]), *limits])
 
 
 def _slots(pool: Pool) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from fleet.lifecycle import Event, PutBack, decide
+from fleet.limits import Limits
 from fleet.model import Claim, OwnerId, Seconds, TaskId
 from fleet.store import beats, claims
 from fleet.store.failures import is_passing
@@ -21,7 +22,7 @@ from supervisor.child import Child
 from supervisor.crew import Crew
 from supervisor.fetcher import Fetcher
 from supervisor.finisher import Finisher, Written
-from supervisor.lines import Line
+from supervisor.lines import Line, Place, place_of
 from supervisor.link import Disconnected, Link
 from supervisor.plan import Plan
 from supervisor.tally import Tally
@@ -82,27 +83,51 @@ class Traffic:
         self.owner = self.finisher.owner = owner
         self.fetcher.belongs_to(owner)
 
-    def learn(self, plan: Plan, known: dict[tuple[str, Any], list[str]]) -> None:
+    def learn(self, plan: Plan, known: dict[Place, list[str]]) -> None:
         """Make lines of the steps that ready workers know, as the plan serves their queues."""
         self.balance = plan.balance
         for left in [x for x in self.fetcher.lines.values() if plan.served(x.queue) is None]:
             self.fetcher.remove(left)
-        for (queue, kind), steps in known.items():
+        for place in self.fetcher.lines.keys() - known.keys():
+            self.fetcher.lines[place].learn(())
+        for (queue, kind, job), steps in known.items():
             served = plan.served(queue)
             if served is None:
                 continue
-            line = self.fetcher.lines.get((queue, kind))
+            line = self.fetcher.lines.get((queue, kind, job))
             if line is None:
-                line = Line(queue, kind, served.pool, paused=queue in self.paused)
+                line = Line(queue, kind, served.pool, job, paused=queue in self.paused)
                 self.fetcher.add(line)
             line.pool, line.weight, line.rank = served.pool, served.weight, served.rank
+            self._limit(line, Limits(served.limit, served.rate), self.abilities.limits(job))
             if line.learn(tuple(sorted(steps))):
                 self.fetcher.due(line)
+
+    def _limit(self, line: Line, of_queue: Limits, of_job: Limits) -> None:
+        if (line.of_queue, line.of_job) == (of_queue, of_job):
+            return
+        before = line.limited
+        line.of_queue, line.of_job = of_queue, of_job
+        if line.limited and not before:
+            self._tasks.start(self._count_in(line))
+        self.fetcher.due(line)
+
+    async def _count_in(self, line: Line) -> None:
+        """Let what this host runs already count against a limit that has come."""
+        running = [
+            held.claim.id
+            for crew in self.crews.values()
+            for child in crew.children
+            for held in child.held.values()
+            if held.claim.queue == line.queue and (not line.job or held.claim.job == line.job)
+        ]
+        with contextlib.suppress(Disconnected):
+            await claims.count_in(self._writing, self.owner, running)
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
     def _line(self, claim: Claim) -> Line | None:
-        return self.fetcher.lines.get((claim.queue, self.abilities.step(claim)["kind"]))
+        return self.fetcher.lines.get(place_of(claim.queue, self.abilities.step(claim)))
 
     def _room(self, line: Line) -> int:
         """How many tasks of a line to claim: its free slots, its share, and a little ahead."""
@@ -112,7 +137,7 @@ class Traffic:
         rivals = [
             other
             for other in self.fetcher.lines.values()
-            if other.pool == line.pool and other.has_work and not other.paused
+            if other.pool == line.pool and other.wants
         ]
         if not any(other.kind == "def" for other in rivals):
             crew.keep_none()
@@ -140,7 +165,7 @@ class Traffic:
         """Keep a worker for a def line that finds none idle; or say whether one could be kept."""
         crew = self.crews[line.pool]
         lowest = self.balance == "strict" and any(
-            other.rank < line.rank and other.has_work and not other.paused
+            other.rank < line.rank and other.wants
             for other in self.fetcher.lines.values()
             if other.pool == line.pool
         )
@@ -206,6 +231,7 @@ class Traffic:
             self.on_deferred(transition.delay)
         claim = written.onward
         if claim is None:
+            self.fetcher.let_in(written.outcome.claim.queue)
             return
         self._hand_out(self._line(claim), [claim])
 

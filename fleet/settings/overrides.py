@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fleet.errors import ConfigError
+from fleet.limits import Rate
 from fleet.settings.model import QueueSettings, RunSettings
 from fleet.settings.schema import SCHEMA, unknown
 
-LIVE: Final = ("processes", "concurrency", "weight")
+LIVE: Final = ("processes", "concurrency", "weight", "limit", "rate")
 
 
 def read_override(queue: str, key: str, value: object) -> object:
@@ -22,9 +23,13 @@ def read_override(queue: str, key: str, value: object) -> object:
     if key not in SCHEMA["queues"]:
         raise unknown(f"queues.{queue}", key, value, LIVE)
     if key not in LIVE:
-        yet = " yet" if key in ("limit", "rate") else ""
-        hint = f"cannot be changed live{yet}: set it in fleet.toml. What can is {', '.join(LIVE)}"
+        hint = f"cannot be changed live: set it in fleet.toml. What can is {', '.join(LIVE)}"
         raise ConfigError(f"queues.{queue}.{key}", value, hint)
+    found = _read(queue, key, value)
+    return str(found) if isinstance(found, Rate) else found
+
+
+def _read(queue: str, key: str, value: object) -> object:
     kind = SCHEMA["queues"][key]
     if isinstance(value, str):
         value = kind.text(value.strip())
@@ -45,7 +50,8 @@ def overridden(
     for name in sorted(overrides):
         for key, value in overrides[name].items():
             try:
-                settings = _laid_over(settings, name, key, read_override(name, key, value))
+                kept = read_override(name, key, value)
+                settings = _laid_over(settings, name, key, _read(name, key, kept))
             except ConfigError as error:
                 refused.append(error)
     return settings, refused
@@ -54,7 +60,7 @@ def overridden(
 def _laid_over(settings: RunSettings, name: str, key: str, value: Any) -> RunSettings:
     found = next((queue for queue in settings.queues if queue.name == name), None)
     queue = found or QueueSettings(name=name)
-    if queue.dedicated == (key == "weight"):
+    if key not in ("limit", "rate") and queue.dedicated == (key == "weight"):
         whose = "has processes of its own" if queue.dedicated else "is served by the shared pool"
         raise ConfigError(f"queues.{name}.{key}", value, f"means nothing here: this queue {whose}")
     new = replace(queue, **{key: value})

@@ -271,7 +271,11 @@ def test_jobs_that_become_known_bring_their_queues():
 
 def test_the_summary_has_a_row_a_pool():
     assert [tuple(row) for row in describe(planned())] == [
-        ("images", "images", 4, "4 async, 4 def", "recycled at 512 MiB, after 10,000 tasks"),
+        (
+            *("images", "images", 4, "4 async, 4 def"),
+            "recycled at 512 MiB, after 10,000 tasks; "
+            "images: at most 20 at once in the fleet, no more than 100/s",
+        ),
         ("shared", "default 75%, emails 25%", 8, "80 async, 8 def", ""),
     ]
 
