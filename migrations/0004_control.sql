@@ -1,4 +1,29 @@
--- What people do to tasks: cancel and revive; and what autoscalers ask.
+-- What people do to tasks: cancel and revive, and the record of it; and what autoscalers ask.
+
+-- What people have told the fleet. Each function that does something writes its own line, in its own
+-- transaction: there is none for what was rolled back, and nothing is done without one.
+create table fleet.log (
+    id     bigint generated always as identity primary key,
+    at     timestamptz not null default fleet.now(),
+    who    text not null,                        -- who said so, by its own account
+    role   text not null default session_user,   -- by PostgreSQL's
+    what   text not null,                        -- 'queue.pause', 'task.cancel', …
+    target text,                                 -- the queue, task, schedule or host it was said to
+    detail jsonb not null default '{}'
+);
+create index log_at on fleet.log (at);
+
+-- Write a line; return its number.
+create function fleet.note(
+    what text, target text default null, detail jsonb default '{}', by text default null)
+returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+    insert into fleet.log (who, what, target, detail)
+    values (coalesce(left(nullif(note.by, ''), 255), session_user), note.what, note.target,
+            jsonb_strip_nulls(coalesce(note.detail, '{}')))
+    returning id
+$$;
 
 -- How long the history of a step's task stays, if a worker has said what that is.
 create function fleet.keep_of(job text, step text) returns interval

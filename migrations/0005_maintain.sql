@@ -1,5 +1,5 @@
--- Partitions ahead, old ones gone, old dead letters gone. Called by the supervisors every few minutes;
--- any number of them at once, since whoever comes second finds nothing to do.
+-- Partitions ahead, old ones gone, old dead letters and old lines of the log gone. Called by the supervisors
+-- every few minutes; any number of them at once, since whoever comes second finds nothing to do.
 --
 -- CREATE … PARTITION OF and a plain DROP wait for every open reader of the parent, and every finish
 -- waits behind them: so a partition is made apart and ATTACHed (which blocks no insert), and a drop
@@ -75,6 +75,15 @@ begin
     get diagnostics gone = row_count;
     if gone > 0 then
         action := 'deleted'; relation := 'buried'; n := gone;
+        return next;
+    end if;
+
+    delete from fleet.log l
+     where l.id = any (array(select o.id from fleet.log o
+                              where o.at < fleet.now() - interval '90 days' order by o.at limit 5000));
+    get diagnostics gone = row_count;
+    if gone > 0 then
+        action := 'deleted'; relation := 'log'; n := gone;
         return next;
     end if;
 
