@@ -22,7 +22,7 @@ from fleet.store.beats import arm, disarm
 from fleet.store.claims import Gated, Span, claim, claim_limited, peek
 from fleet.store.executor import Executor
 from supervisor.heap import NEVER, Heap
-from supervisor.lines import Line, Place
+from supervisor.lines import FOREIGN_EVERY, Line, Place
 from supervisor.link import Disconnected
 
 _log: Final = logging.getLogger("fleet.supervisor")
@@ -91,10 +91,14 @@ class Fetcher:
         self._heap.hasten(line, time.monotonic())
         self._news.set()
 
-    def wake(self, queue: str) -> None:
-        """Something has become ready in a queue, so somebody says."""
+    def wake(self, queue: str, *, foreign: bool = False) -> None:
+        """Something has become ready in a queue, so somebody says.
+
+        A look into a ``foreign`` line hardly ever finds anything: the beat is soon enough for it.
+        """
+        now = time.monotonic()
         for line in self.lines.values():
-            if line.queue == queue:
+            if line.queue == queue and (not line.foreign or (foreign and now >= line.look_at)):
                 line.has_work = True
                 self._woken.add(line)
                 self._looks.pop(line, None)
@@ -228,6 +232,10 @@ class Fetcher:
 
     async def _idle(self, line: Line) -> None:
         """Arm, then look again a few times, then sleep until somebody says something."""
+        if line.foreign:
+            line.look_at = time.monotonic() + FOREIGN_EVERY
+            self._heap.set(line, NEVER)  # a NOTIFY would not wake it
+            return
         if line.queue not in self._armed:
             await arm(self._link, self.owner, [line.queue])
             self._armed.add(line.queue)

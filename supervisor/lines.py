@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,6 +14,7 @@ Kind: TypeAlias = Literal["async", "def"]
 Place: TypeAlias = tuple[str, Kind, str]  # a line's queue, kind, and job if it has limits
 
 SHORT: Final[Seconds] = 0.05
+FOREIGN_EVERY: Final[Seconds] = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +31,8 @@ class Line:
     weight: float = 1.0
     rank: int = 0
     known: tuple[str, ...] = ()
+    foreign: bool = False  # no job of its queue has such steps; yet a task may be sent there
+    look_at: float = 0.0  # of a foreign one: when to look again, at the earliest
     paused: bool = False
     has_work: bool = True  # the last look found more than it could take, or nobody has looked yet
     back: bool = True  # the next look goes back a little: the last one was short, or it is woken
@@ -96,9 +100,10 @@ def place_of(queue: str, step: dict[str, Any]) -> Place:
     return queue, step["kind"], step["job"] if step.get("limits") else ""
 
 
-def lines_of(steps: dict[str, dict[str, Any]]) -> dict[Place, list[str]]:
-    """Group the steps that a worker knows by line."""
+def lines_of(steps: dict[str, dict[str, Any]], queues: Iterable[str]) -> dict[Place, list[str]]:
+    """Group the steps that workers know by line: in whatever queue a task is, they can run it."""
     grouped: dict[Place, list[str]] = {}
-    for name, step in steps.items():
-        grouped.setdefault(place_of(step["queue"], step), []).append(name)
+    for queue in queues:
+        for name, step in steps.items():
+            grouped.setdefault(place_of(queue, step), []).append(name)
     return grouped

@@ -21,7 +21,6 @@ from fleet.worker.main import Orders
 from supervisor.causes import RETIRED, Cause
 from supervisor.child import Child
 from supervisor.crew import Crew
-from supervisor.lines import lines_of
 from supervisor.link import Disconnected, Link
 from supervisor.plan import Plan, changes_in_words, diff, plan, without
 from supervisor.spawning import Spawner
@@ -118,7 +117,7 @@ class Roster:
         ]
 
     def _learn(self) -> None:
-        self._traffic.learn(self.plan, lines_of(self._traffic.abilities.steps))
+        self._traffic.learn(self.plan)
 
     def children(self) -> Iterator[Child]:
         """Every child that is not known to be dead."""

@@ -233,7 +233,7 @@ class Supervisor:
 
     async def _told(self, told: Told) -> None:
         for queue in told.ready:
-            self.traffic.fetcher.wake(queue)
+            self.traffic.fetcher.wake(queue, foreign=True)
         for task in told.cancel:
             self._cancel(task)
         if not told.heard:

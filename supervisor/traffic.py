@@ -22,7 +22,7 @@ from supervisor.child import Child
 from supervisor.crew import Crew
 from supervisor.fetcher import Fetcher
 from supervisor.finisher import Finisher, Written
-from supervisor.lines import Line, Place, place_of
+from supervisor.lines import Line, lines_of, place_of
 from supervisor.link import Disconnected, Link
 from supervisor.plan import Plan
 from supervisor.tally import Tally
@@ -83,24 +83,26 @@ class Traffic:
         self.owner = self.finisher.owner = owner
         self.fetcher.belongs_to(owner)
 
-    def learn(self, plan: Plan, known: dict[Place, list[str]]) -> None:
-        """Make lines of the steps that ready workers know, as the plan serves their queues."""
+    def learn(self, plan: Plan) -> None:
+        """Make lines of the steps that ready workers know, for every queue that the plan serves."""
         self.balance = plan.balance
-        for left in [x for x in self.fetcher.lines.values() if plan.served(x.queue) is None]:
+        steps, served = self.abilities.steps, {queue.name: queue for queue in plan.queues}
+        known = lines_of(steps, served)
+        of_jobs = {place_of(step["queue"], step) for step in steps.values()}
+        for left in [x for x in self.fetcher.lines.values() if x.queue not in served]:
             self.fetcher.remove(left)
         for place in self.fetcher.lines.keys() - known.keys():
             self.fetcher.lines[place].learn(())
-        for (queue, kind, job), steps in known.items():
-            served = plan.served(queue)
-            if served is None:
-                continue
-            line = self.fetcher.lines.get((queue, kind, job))
+        for place, names in known.items():
+            queue, kind, job = place
+            serves, line = served[queue], self.fetcher.lines.get(place)
             if line is None:
-                line = Line(queue, kind, served.pool, job, paused=queue in self.paused)
+                line = Line(queue, kind, serves.pool, job, paused=queue in self.paused)
                 self.fetcher.add(line)
-            line.pool, line.weight, line.rank = served.pool, served.weight, served.rank
-            self._limit(line, Limits(served.limit, served.rate), self.abilities.limits(job))
-            if line.learn(tuple(sorted(steps))):
+            line.pool, line.weight, line.rank = serves.pool, serves.weight, serves.rank
+            line.foreign = place not in of_jobs
+            self._limit(line, Limits(serves.limit, serves.rate), self.abilities.limits(job))
+            if line.learn(tuple(sorted(names))):
                 self.fetcher.due(line)
 
     def _limit(self, line: Line, of_queue: Limits, of_job: Limits) -> None:
@@ -149,8 +151,10 @@ class Traffic:
             if any(other.rank < line.rank for other in rivals):
                 return 0
             rivals = [other for other in rivals if other.rank == line.rank]
-        if len(rivals) > 1:
-            share = line.weight / sum(other.weight for other in {line, *rivals})
+        # A queue has its weight once, however many of its jobs have a line of their own.
+        weights = {(other.queue, other.kind): other.weight for other in (line, *rivals)}
+        if len(weights) > 1:
+            share = line.weight / sum(weights.values())
             ahead = round(ahead * share)
             if line.kind == "async":
                 due = max(1, round(share * crew.slots)) - crew.holds(line.queue)

@@ -6,6 +6,7 @@ import asyncio
 import signal
 
 import asyncpg
+import pytest
 
 from tests.process.faults import APP, FAST, host
 from tests.process.fleets import eventually
@@ -123,3 +124,21 @@ async def test_p13_a_def_step_does_not_hold_up_what_others_could_run(dsn, db, tm
         assert await db.fetchval("select max(fence) from fleet.archive where id <> $1", busy) == 1
         await here.stop_now()
     assert here.fleet.process.returncode in (0, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("queue", ["images", "emails"])
+async def test_r02_a_task_runs_in_the_queue_it_was_enqueued_in(dsn, db, tmp_path, queue):
+    """Not only in its job's own: in one with workers of its own, and in one that no job names."""
+    config = FAST + "[queues.images]\nprocesses = 1\n[queues.emails]\n"
+    with host(dsn, db, tmp_path, config) as here:
+        here.fleet.wait_ready(2)
+        tasks = [
+            await here.enqueue("quick", 1, queue=queue),
+            await here.enqueue("work", 0.01, queue=queue),
+            *await here.enqueue_many("three", [1], queue=queue),
+        ]
+        for row in await here.ended(*tasks, patience=10):
+            assert row["how"] == "succeeded"
+        pools = await db.fetch("select worker from fleet.archive")
+        expected = "images#" if queue == "images" else "shared#"
+        assert all(expected in row["worker"] for row in pools), pools
