@@ -16,6 +16,7 @@ State: TypeAlias = Literal[
     "ready", "running", "deferred", "waiting", "succeeded", "cancelled", "buried"
 ]
 UniqueScope: TypeAlias = Literal["while_waiting", "while_live"]
+OnRepeat: TypeAlias = Literal["keep", "replace", "push_back"]
 BuryReason: TypeAlias = Literal["exhausted", "fatal", "undecodable", "poison", "unstorable"]
 OnSuccess: TypeAlias = Literal["archive", "delete"]
 OnFailure: TypeAlias = Literal["bury", "delete"]
@@ -37,7 +38,8 @@ class Submission:
     """One task to be enqueued, checked and encoded: everything its row will say.
 
     ``delay`` counts from the database's clock at the insert; ``at`` is an absolute time. At most
-    one of them is given.
+    one of them is given. With ``unique_for`` the name is taken for that long, and ``unique_scope``
+    says nothing.
     """
 
     job: str
@@ -50,6 +52,8 @@ class Submission:
     key: str | None = None
     unique: str | None = None
     unique_scope: UniqueScope = "while_live"
+    unique_for: Seconds | None = None
+    on_repeat: OnRepeat = "keep"
     trace: str | None = None
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, get_args
 
 from fleet.errors import InvalidOption
-from fleet.model import Json, Seconds, Submission, UniqueScope
+from fleet.model import Json, OnRepeat, Seconds, Submission, UniqueScope
 from fleet.names import check_name
 from fleet.options import Duration, label, moment, priority, seconds
 from fleet.policy import Key
@@ -24,7 +25,9 @@ class EnqueueOptions(TypedDict, total=False):
     priority: int | None
     key: str | None
     unique: str | None
-    unique_scope: UniqueScope
+    unique_scope: UniqueScope | None
+    unique_for: Duration | None
+    on_repeat: OnRepeat | None
     queue: str | None
 
 
@@ -44,6 +47,8 @@ class Prepared:
     key: Key | None
     unique: str | None
     unique_scope: UniqueScope
+    unique_for: Seconds | None
+    on_repeat: OnRepeat
 
     def submission(self, value: object, encoded: Json) -> Submission:
         """Return the task for one input; a key that is computed is computed from it here."""
@@ -62,6 +67,8 @@ class Prepared:
             key=key,
             unique=self.unique,
             unique_scope=self.unique_scope,
+            unique_for=self.unique_for,
+            on_repeat=self.on_repeat,
         )
 
 
@@ -78,6 +85,8 @@ def defaults(job: Job[Any, Any]) -> Prepared:
         key=policy.key,
         unique=None,
         unique_scope="while_live",
+        unique_for=None,
+        on_repeat="keep",
     )
 
 
@@ -91,9 +100,7 @@ def prepare(base: Prepared, options: EnqueueOptions) -> Prepared:
     delay, at = options.get("delay"), options.get("at")
     if delay is not None and at is not None:
         raise InvalidOption("delay", delay, "give delay= or at=, not both")
-    scope = options.get("unique_scope", "while_live")
-    if scope not in get_args(UniqueScope):
-        raise InvalidOption("unique_scope", scope, f"one of {', '.join(get_args(UniqueScope))}")
+    scope, period, on_repeat = check_repeats(options)
     wanted, queue = options.get("priority"), options.get("queue")
     key, unique = options.get("key"), options.get("unique")
     return Prepared(
@@ -106,4 +113,32 @@ def prepare(base: Prepared, options: EnqueueOptions) -> Prepared:
         key=base.key if key is None else label("key", key),
         unique=None if unique is None else label("unique", unique),
         unique_scope=scope,
+        unique_for=period,
+        on_repeat=on_repeat,
     )
+
+
+def check_repeats(
+    options: Mapping[str, Any],
+) -> tuple[UniqueScope, Seconds | None, OnRepeat]:
+    """Check what goes with ``unique``: how long a name is taken, and what a repeat does."""
+    scope, period = options.get("unique_scope"), options.get("unique_for")
+    on_repeat = options.get("on_repeat")
+    if scope is not None and scope not in get_args(UniqueScope):
+        raise InvalidOption("unique_scope", scope, f"one of {', '.join(get_args(UniqueScope))}")
+    if on_repeat is not None and on_repeat not in get_args(OnRepeat):
+        raise InvalidOption("on_repeat", on_repeat, f"one of {', '.join(get_args(OnRepeat))}")
+    if options.get("unique") is None:
+        for name, value in (("unique_for", period), ("on_repeat", on_repeat)):
+            if value not in (None, "keep"):
+                raise InvalidOption(name, value, "goes with unique=, the name that repeats share")
+    if period is not None:
+        if scope is not None:
+            raise InvalidOption("unique_for", period, "give unique_scope= or unique_for=, not both")
+        period = seconds("unique_for", period)
+        if period < 0.001:
+            raise InvalidOption("unique_for", period, "a millisecond or more")
+    if on_repeat == "push_back" and options.get("delay") is None and options.get("at") is None:
+        hint = "give delay= too (or at=): it counts anew with every repeat"
+        raise InvalidOption("on_repeat", on_repeat, hint)
+    return scope or "while_live", period, on_repeat or "keep"

@@ -193,3 +193,73 @@ create trigger task_hands_over_its_key after delete on fleet.task
     for each row when (old.granted) execute function fleet.hand_over();
 create trigger task_gives_up_its_key after update of granted on fleet.task
     for each row when (old.granted and not new.granted) execute function fleet.hand_over();
+
+-- What a unique name needs besides its slot in the task's row.
+
+-- Names that are unique for a period, from the enqueue on and whatever becomes of the task: its row may be
+-- gone by then. Hosts never lock a row of this table, so nobody's open transaction holds one of them up;
+-- fleet.maintain drops what is over.
+create table fleet.slot (
+    job     text not null,
+    name    text not null,
+    task_id bigint not null,
+    until   timestamptz not null,
+    primary key (job, name)
+);
+create index slot_until on fleet.slot (until);
+
+-- Take a name for a period; null: it is ours. Otherwise the task that has it.
+create function fleet.take_slot(the_job text, the_name text, period interval) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set jit = off
+as $$
+declare
+    soon   timestamptz := fleet.now();
+    holder bigint;
+begin
+    loop
+        -- Looked at first: ON CONFLICT DO UPDATE locks the row whatever its condition says, and repeats
+        -- would wait for one another's transactions.
+        select s.task_id into holder from fleet.slot s
+         where s.job = the_job and s.name = the_name and s.until > soon;
+        exit when found;
+        insert into fleet.slot as s (job, name, task_id, until)
+        values (the_job, the_name, 0, soon + period)
+            on conflict (job, name) do update set task_id = 0, until = excluded.until
+         where s.until <= soon;
+        exit when found;
+    end loop;
+    return holder;
+end
+$$;
+
+-- Give a task that nobody has ever claimed another input, and, if due says so, defer it anew. False: it has been
+-- claimed, or is gone, and nothing was changed. Waits for a claim of this moment, or for another repeat's
+-- transaction; nobody waits for ours: whoever claims, promotes, grants or cancels skips locked rows. A key that
+-- was granted stays granted, since giving it up would lock its row until our commit.
+create function fleet.repeat_with(
+    the_task bigint, the_input jsonb, the_step text, due timestamptz)
+returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
+as $$
+declare
+    its_queue text;
+begin
+    update fleet.task t
+       set input = coalesce(the_input, 'null'), step = the_step,
+           state = case when due is null then t.state else 'deferred' end,
+           pos = case when due is null then t.pos end,
+           waiting_for = case when due is null then t.waiting_for end,
+           due_at = coalesce(due, t.due_at),
+           ready_at = coalesce(due, t.ready_at)
+     where t.id = the_task and t.fence = 0
+    returning t.queue into its_queue;
+    if not found then
+        return false;
+    end if;
+    -- It may be due sooner than it was, or ready and passed over while we had it locked.
+    perform fleet.wake(array[its_queue]);
+    return true;
+end
+$$;

@@ -46,13 +46,49 @@ begin
 end
 $$;
 
-create function fleet.check_name(kind text, name text) returns void
+create function fleet.check_unique(
+    unique_key text, unique_scope text, unique_for interval, on_repeat text,
+    delay interval, at timestamptz)
+returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if on_repeat is null or on_repeat not in ('keep', 'replace', 'push_back') then
+        raise exception 'fleet.enqueue: on_repeat % is unknown', quote_nullable(on_repeat)
+            using errcode = '22023', hint = 'Give keep, replace or push_back.';
+    end if;
+    if unique_key is null and (unique_for is not null or on_repeat <> 'keep') then
+        raise exception 'fleet.enqueue: % without unique_key',
+                        case when unique_for is null then 'on_repeat' else 'unique_for' end
+            using errcode = '22023', hint = 'Give unique_key too: a repeat is one of the same name.';
+    end if;
+    if unique_for <= interval '0' then
+        raise exception 'fleet.enqueue: unique_for % is not positive', unique_for
+            using errcode = '22023', hint = 'Give an interval, like ''1 min''.';
+    end if;
+    if extract(epoch from unique_for) > 251000000000 then
+        raise exception 'fleet.enqueue: unique_for would end past the year 9999'
+            using errcode = '22023', hint = 'Give a shorter interval.';
+    end if;
+    if unique_for is not null and unique_scope = 'while_waiting' then
+        raise exception 'fleet.enqueue: both unique_scope and unique_for are given'
+            using errcode = '22023', hint = 'Give a scope, or a period, not both.';
+    end if;
+    if on_repeat = 'push_back' and delay is null and at is null then
+        raise exception 'fleet.enqueue: on_repeat push_back without delay or at'
+            using errcode = '22023', hint = 'Give the delay that counts anew with every repeat.';
+    end if;
+end
+$$;
+
+create function fleet.check_name(kind text, name text, caller text default 'fleet.enqueue')
+returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 begin
     if name is null or octet_length(name) not between 1 and 63
        or name !~ '^[a-z][a-z0-9_.-]*$' then
-        raise exception 'fleet.enqueue: % name % is not allowed', kind, quote_nullable(left(name, 80))
+        raise exception '%: % name % is not allowed', caller, kind, quote_nullable(left(name, 80))
             using errcode = '22023',
                   hint = 'Give 1 to 63 characters: a lower-case letter, then a-z, 0-9, _, - or dots.';
     end if;
@@ -160,12 +196,13 @@ end
 $$;
 
 -- One task, from whoever knows all about its job: nothing is looked up. created is false where
--- unique_key found a task that is there already.
+-- unique_key found a task that is there already; on_repeat says what becomes of that one.
 create function fleet.enqueue_one(
     job text, input jsonb default 'null', queue text default null, step text default null,
     priority int default null, delay interval default null, at timestamptz default null,
     key text default null, unique_key text default null, unique_scope text default 'while_live',
-    traceparent text default null, out id bigint, out created boolean)
+    traceparent text default null, unique_for interval default null,
+    on_repeat text default 'keep', out id bigint, out created boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
@@ -178,16 +215,28 @@ begin
         and queue ~ '^[a-z][a-z0-9_.-]*$' and octet_length(queue) <= 63
         and step ~ '^[A-Za-z_][A-Za-z0-9_-]*$' and octet_length(step) <= 63
         and priority between -10000 and 10000 and delay is null and at is null
-        and key is null and unique_key is null and unique_scope = 'while_live') is not true then
+        and key is null and unique_key is null and unique_scope = 'while_live'
+        and unique_for is null and on_repeat = 'keep') is not true then
         perform fleet.check_name('job', job);
         perform fleet.check_name('queue', queue);
         perform fleet.check_step('fleet.enqueue', step);
         perform fleet.check_options(priority, delay, at, key, unique_key, unique_scope);
+        perform fleet.check_unique(unique_key, unique_scope, unique_for, on_repeat, delay, at);
     end if;
     if pg_column_size(input) > 500000 then
         perform fleet.check_payload(input);
     end if;
     due := nullif(greatest(coalesce(at, soon + delay, soon), soon), soon);
+    if unique_for is not null then
+        id := fleet.take_slot(job, unique_key, unique_for);
+        if id is not null then
+            created := false;
+            if on_repeat <> 'keep' then
+                perform fleet.repeat_with(id, input, step, case when on_repeat = 'push_back' then due end);
+            end if;
+            return;
+        end if;
+    end if;
 
     loop
         insert into fleet.task as t (job, step, queue, priority, rank, state, pos, due_at, ready_at,
@@ -201,8 +250,9 @@ begin
                      when enqueue_one.key is not null then soon end,
                 coalesce(due, soon), enqueue_one.key,
                 case when due is null then enqueue_one.key end,
-                enqueue_one.unique_key,
-                case when enqueue_one.unique_key is not null then enqueue_one.unique_scope end,
+                case when enqueue_one.unique_for is null then enqueue_one.unique_key end,
+                case when enqueue_one.unique_key is not null and enqueue_one.unique_for is null
+                     then enqueue_one.unique_scope end,
                 enqueue_one.traceparent, coalesce(enqueue_one.input, 'null'))
         on conflict do nothing
         returning t.id into id;
@@ -212,9 +262,22 @@ begin
              where t.job = enqueue_one.job and t.unique_slot = enqueue_one.unique_key;
             -- Gone between the two statements: the slot is free, so try again.
             continue when not found;
+            if on_repeat <> 'keep' then
+                exit when fleet.repeat_with(
+                    id, input, step, case when on_repeat = 'push_back' then due end);
+                -- Claimed or gone meanwhile: still a repeat only if the slot is. Asked in a statement of
+                -- its own, whose snapshot shows the claim that was waited for.
+                perform from fleet.task t
+                  where t.job = enqueue_one.job and t.unique_slot = enqueue_one.unique_key;
+                continue when not found;
+            end if;
         end if;
         exit;
     end loop;
+    if unique_for is not null then
+        update fleet.slot s set task_id = enqueue_one.id
+         where s.job = enqueue_one.job and s.name = enqueue_one.unique_key;
+    end if;
 
     if created and exists (select from fleet.armed a where a.queue = enqueue_one.queue) then
         perform fleet.wake(array[queue]);
@@ -226,13 +289,18 @@ $$;
 create function fleet.enqueue_named(
     job text, input jsonb default 'null', queue text default null, step text default null,
     priority int default null, delay interval default null, at timestamptz default null,
-    key text default null, unique_key text default null, unique_scope text default 'while_live',
-    traceparent text default null, out id bigint, out created boolean)
+    key text default null, unique_key text default null, unique_scope text default null,
+    traceparent text default null, unique_for interval default null,
+    on_repeat text default 'keep', out id bigint, out created boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     known fleet.job;
 begin
+    if unique_for is not null and unique_scope is not null then
+        raise exception 'fleet.enqueue: both unique_scope and unique_for are given'
+            using errcode = '22023', hint = 'Give a scope, or a period, not both.';
+    end if;
     select j.* into known from fleet.definition_of(job) j;
     if not found and queue is null then
         raise exception 'fleet.enqueue: no job % is registered', quote_literal(job)
@@ -248,7 +316,8 @@ begin
     select e.id, e.created into enqueue_named.id, enqueue_named.created
       from fleet.enqueue_one(job, input, coalesce(queue, known.queue), coalesce(step, known.step, ''),
                              coalesce(priority, known.priority), delay, at, coalesce(key, known.key),
-                             unique_key, unique_scope, traceparent) e;
+                             unique_key, coalesce(unique_scope, 'while_live'), traceparent,
+                             unique_for, on_repeat) e;
 end
 $$;
 
@@ -256,13 +325,14 @@ $$;
 create function fleet.enqueue(
     job text, input jsonb default 'null', queue text default null, step text default null,
     priority int default null, delay interval default null, at timestamptz default null,
-    key text default null, unique_key text default null, unique_scope text default 'while_live',
-    traceparent text default null)
+    key text default null, unique_key text default null, unique_scope text default null,
+    traceparent text default null, unique_for interval default null, on_repeat text default 'keep')
 returns bigint
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
     select e.id from fleet.enqueue_named(job, input, queue, step, priority, delay, at, key,
-                                         unique_key, unique_scope, traceparent) e
+                                         unique_key, unique_scope, traceparent, unique_for,
+                                         on_repeat) e
 $$;
 
 -- What a step enqueued, in the statement that writes its outcome: {"many": the arguments of
@@ -286,11 +356,13 @@ begin
     for one in
         select * from jsonb_to_recordset(coalesce(children -> 'one', '[]')) as o (
             job text, input text, queue text, step text, priority int, delay interval,
-            at timestamptz, key text, unique_key text, unique_scope text, traceparent text)
+            at timestamptz, key text, unique_key text, unique_scope text, traceparent text,
+            unique_for interval, on_repeat text)
     loop
         perform fleet.enqueue_one(
             one.job, one.input::jsonb, one.queue, one.step, one.priority, one.delay, one.at,
-            one.key, one.unique_key, one.unique_scope, one.traceparent);
+            one.key, one.unique_key, one.unique_scope, one.traceparent, one.unique_for,
+            coalesce(one.on_repeat, 'keep'));
         total := total + 1;
     end loop;
     return total;

@@ -78,6 +78,18 @@ begin
         return next;
     end if;
 
+    -- One that is taken anew at this moment is locked, and not over.
+    delete from fleet.slot s
+     where s.until < fleet.now()
+       and s.ctid = any (array(select o.ctid from fleet.slot o
+                                where o.until < fleet.now() order by o.until limit 5000
+                                  for update skip locked));
+    get diagnostics gone = row_count;
+    if gone > 0 then
+        action := 'deleted'; relation := 'slot'; n := gone;
+        return next;
+    end if;
+
     delete from fleet.log l
      where l.id = any (array(select o.id from fleet.log o
                               where o.at < fleet.now() - interval '90 days' order by o.at limit 5000));

@@ -26,13 +26,14 @@ from fleet.cli.common import (
 from fleet.client.client import traced
 from fleet.client.waiter import Waiter
 from fleet.errors import EnqueueError, FleetError, ResultGone, TaskBuried, TaskCancelled, UnknownJob
-from fleet.model import Seconds, TaskId, UniqueScope
+from fleet.model import OnRepeat, Seconds, TaskId, UniqueScope
 from fleet.names import check_step
 from fleet.options import label
 from fleet.options import priority as check_priority
 from fleet.store import tasks
 from fleet.store.enqueue import Enqueued, insert_one
 from fleet.store.results import Sight, look
+from fleet.submit import check_repeats
 
 
 @click.command()
@@ -49,9 +50,15 @@ from fleet.store.results import Sight, look
 @click.option(
     "--unique-scope",
     type=click.Choice(get_args(UniqueScope)),
-    default="while_live",
+    help="Until when --unique holds; while_live unless given.",
+)
+@click.option("--unique-for", type=as_duration, metavar="60s", help="--unique holds this long.")
+@click.option(
+    "--on-repeat",
+    type=click.Choice(get_args(OnRepeat)),
+    default="keep",
     show_default=True,
-    help="Until when --unique holds.",
+    help="What a repeat under --unique does to a task that has not started.",
 )
 @click.option("--app", "app_name", metavar="MODULE:APP", help="Check the input against its types.")
 @click.option("--wait", is_flag=True, help="Wait for the task to end and print its result.")
@@ -111,6 +118,7 @@ def _check(options: dict[str, Any]) -> None:
     for name in ("key", "unique"):
         if options[name] is not None:
             label(name, options[name])
+    check_repeats(options)
 
 
 async def _enqueue_typed(

@@ -38,16 +38,25 @@ select id, created
     $8::text, $9::text, $10::text, $11::text)
 """
 
-# The same, but a slot that another open transaction has is not waited for longer than $12. The
+# With all that unique takes; the others need not send it.
+_UNIQUE: Final = """
+select id, created
+  from fleet.enqueue_one(
+    $1::text, $2::text::jsonb, $3::text, $4::text, $5::int, $6::text::interval, $7::timestamptz,
+    $8::text, $9::text, $10::text, $11::text, $12::text::interval, $13::text)
+"""
+
+# The same, but a slot that another open transaction has is not waited for longer than $14. The
 # setting ends with the statement, unless that is part of a transaction. The case makes sure that it
 # comes first.
 _ONE_SOON: Final = """
-with bound as materialized (select set_config('lock_timeout', $12::text, true) as value)
+with bound as materialized (select set_config('lock_timeout', $14::text, true) as value)
 select e.id, e.created
   from bound b
  cross join lateral fleet.enqueue_one(
     case when b.value is not null then $1::text end, $2::text::jsonb, $3::text, $4::text, $5::int,
-    $6::text::interval, $7::timestamptz, $8::text, $9::text, $10::text, $11::text) e
+    $6::text::interval, $7::timestamptz, $8::text, $9::text, $10::text, $11::text,
+    $12::text::interval, $13::text) e
 """
 
 
@@ -140,13 +149,17 @@ async def insert_many(executor: Executor, submissions: Sequence[Submission]) -> 
 
 async def insert_one(executor: Executor, submission: Submission) -> Enqueued:
     """Write one task, or find the one that has its ``unique`` slot."""
-    rows = await executor.fetch(_ONE, *_one(submission))
+    if submission.unique is None:
+        rows = await executor.fetch(_ONE, *_one(submission))
+    else:
+        rows = await executor.fetch(_UNIQUE, *_one(submission), *_repeats(submission))
     return Enqueued(rows[0][0], rows[0][1])
 
 
 async def insert_soon(executor: Executor, submission: Submission, patience: Seconds) -> Enqueued:
     """Like ``insert_one``, but raise 55P03 rather than wait longer for another transaction."""
-    rows = await executor.fetch(_ONE_SOON, *_one(submission), f"{round(patience * 1000)}ms")
+    arguments = (*_one(submission), *_repeats(submission))
+    rows = await executor.fetch(_ONE_SOON, *arguments, f"{round(patience * 1000)}ms")
     return Enqueued(rows[0][0], rows[0][1])
 
 
@@ -174,7 +187,9 @@ def children_json(submissions: Sequence[Submission]) -> str | None:
         children["many"] = {k: v for k, v in pack(plain)._asdict().items() if v is not None}
     unique = [s for s in submissions if s.unique is not None]
     if unique:
-        children["one"] = [dict(zip(_ONE_NAMES, _one(s), strict=True)) for s in unique]
+        children["one"] = [
+            dict(zip(_ONE_NAMES, (*_one(s), *_repeats(s)), strict=True)) for s in unique
+        ]
     return orjson.dumps(children).decode()
 
 
@@ -190,6 +205,8 @@ _ONE_NAMES: Final = (
     "unique_key",
     "unique_scope",
     "traceparent",
+    "unique_for",
+    "on_repeat",
 )
 
 
@@ -207,6 +224,10 @@ def _one(s: Submission) -> tuple[Any, ...]:
         s.unique_scope,
         s.trace,
     )
+
+
+def _repeats(s: Submission) -> tuple[str | None, str]:
+    return interval(s.unique_for), s.on_repeat
 
 
 def _unless_empty(column: list[Any]) -> list[Any] | None:

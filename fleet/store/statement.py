@@ -21,6 +21,8 @@ _TYPES: Final = {
     "unique_key": "text",
     "unique_scope": "text",
     "traceparent": "text",
+    "unique_for": "text::interval",
+    "on_repeat": "text",
 }
 
 
@@ -58,4 +60,6 @@ def _arguments(s: Submission) -> dict[str, Any]:
         "unique_key": s.unique,
         "unique_scope": s.unique_scope if s.unique is not None else None,
         "traceparent": s.trace,
+        "unique_for": interval(s.unique_for),
+        "on_repeat": s.on_repeat if s.on_repeat != "keep" else None,
     }

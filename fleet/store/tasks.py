@@ -289,7 +289,7 @@ _ENQUEUE: Final = """
 select id, created
   from fleet.enqueue_named(
     $1::text, $2::text::jsonb, $3::text, $4::text, $5::int, $6::text::interval, $7::timestamptz,
-    $8::text, $9::text, $10::text)
+    $8::text, $9::text, $10::text, null, $11::text::interval, $12::text)
 """
 
 
@@ -305,12 +305,15 @@ async def enqueue_by_name(
     at: datetime | None = None,
     key: str | None = None,
     unique: str | None = None,
-    unique_scope: str = "while_live",
+    unique_scope: str | None = None,
+    unique_for: float | None = None,
+    on_repeat: str = "keep",
 ) -> Enqueued:
     """Write a task without its code: what is not given is what its job was registered with."""
     options = (queue, step, priority, interval(delay), at, key, unique, unique_scope)
+    repeats = (interval(unique_for), on_repeat)
     try:
-        rows = await executor.fetch(_ENQUEUE, job, document, *options)
+        rows = await executor.fetch(_ENQUEUE, job, document, *options, *repeats)
     except Exception as error:
         if sqlstate(error) != "42704":
             raise
