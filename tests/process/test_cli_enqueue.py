@@ -78,6 +78,21 @@ def test_enqueue_under_a_unique_name_finds_the_task_that_is_there(fleet):
     assert "has the unique name 'once' already" in said
 
 
+async def test_u07_a_repeat_from_the_command_line(fleet, db):
+    call = ("enqueue", "job", "--queue", "q", "--unique", "once", "--unique-for", "1h")
+    first = fleet.json(*call, "1")
+    again = fleet.json(*call, "2", "--on-repeat", "push_back", "--delay", "1h")
+
+    assert again == {"id": first["id"], "created": False}
+    row = await db.fetchrow("select state, input from fleet.task")
+    assert tuple(row) == ("deferred", "2")
+    for wrong, why in [
+        (("--on-repeat", "push_back"), "give delay= too"),
+        (("--unique-scope", "while_live"), "not both"),
+    ]:
+        assert why in fleet(*call, *wrong, code=1).stderr
+
+
 async def test_enqueue_with_an_application_checks_and_encodes_its_types(fleet, db):
     fleet("enqueue", "order-receipt", '{"order_id": 42}', "--app", "jobs:app", "--priority", "9")
 

@@ -58,7 +58,16 @@ def test_what_is_not_given_is_not_mentioned():
 def test_every_option_finds_its_place():
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     everything = Submission(
-        job="j", step="s", queue="q", input="1", at=moment, key="k", unique="u", trace="t"
+        job="j",
+        step="s",
+        queue="q",
+        input="1",
+        at=moment,
+        key="k",
+        unique="u",
+        unique_for=60.0,
+        on_repeat="replace",
+        trace="t",
     )
     _, params = statement(everything, "psycopg")
     assert params == {
@@ -72,6 +81,8 @@ def test_every_option_finds_its_place():
         "unique_key": "u",
         "unique_scope": "while_live",
         "traceparent": "t",
+        "unique_for": "60.000000 s",
+        "on_repeat": "replace",
     }
 
 
