@@ -56,9 +56,10 @@ format: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff check --fix
 
 .PHONY: bench
-bench: $(READY) ## how fast the core is, beside plain SQL in the same run; what limits cost (QUICK=1: two minutes)
+bench: $(READY) ## how fast the core is, beside plain SQL in the same run; what limits cost; how fast it recovers (QUICK=1: three minutes)
 	FLEET_TEST_PG=$(PG) $(BIN)/python -m bench.core $(if $(QUICK),--quick)
 	FLEET_TEST_PG=$(PG) $(BIN)/python -m bench.limits $(if $(QUICK),--quick)
+	FLEET_TEST_PG=$(PG) $(BIN)/python -m bench.recovery $(if $(QUICK),--quick)
 
 .PHONY: chaos
 chaos: $(READY) ## processes killed between every pair of statements (SEED=, ROUNDS=)
