@@ -169,12 +169,13 @@ class Fleet:
         if first := self._schedules.get(name):
             raise AlreadyRegistered("schedule", name, first.place, place)
         known = self._known(name, job, place)
-        known.first.check_input(input, known.name)
+        encoded = encode(input, what=f"input of schedule {name!r}", limit=self.max_payload)
         self._schedules[name] = Schedule(
             name=name,
             cron=cron,
             job=known.name,
-            input=encode(input, what=f"input of schedule {name!r}", limit=self.max_payload),
+            input=encoded,
+            key=known.submission(input).key,
             timezone=timezone,
             missed=missed,
             place=place,

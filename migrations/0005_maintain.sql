@@ -8,6 +8,9 @@
 -- Most rows find their partition ready. What a job keeps for longer than three weeks lands in the default
 -- one, and its day gets a partition at the next call, before it can fill: the rows move with it.
 
+-- Ticks and schedules that are over; 0006, which brings them, says which those are.
+create function fleet.forget_schedules() returns bigint language sql as 'select 0::bigint';
+
 -- One action a row: made, dropped, busy (tried, will be tried again), deleted. At most one partition
 -- is dropped a call, so that the lock it takes on the parent is held for that drop only, and at most
 -- 5,000 rows are deleted: call again while anything was dropped or deleted.
@@ -96,6 +99,12 @@ begin
     get diagnostics gone = row_count;
     if gone > 0 then
         action := 'deleted'; relation := 'log'; n := gone;
+        return next;
+    end if;
+
+    gone := fleet.forget_schedules();
+    if gone > 0 then
+        action := 'deleted'; relation := 'tick'; n := gone;
         return next;
     end if;
 

@@ -104,10 +104,13 @@ begin
                        where (select true from fleet.task t
                                where t.queue = q and t.pos is not null and t.state = 'ready'
                                limit 1)),
-            'due_in', (select extract(epoch from d.due_at - fleet.now())::float8
-                         from (select t.due_at from fleet.task t
-                                where t.due_at is not null and t.waiting_for is null
-                                order by t.due_at limit 1) d),
+            'due_in', extract(epoch from least(
+                          (select t.due_at from fleet.task t
+                            where t.due_at is not null and t.waiting_for is null
+                            order by t.due_at limit 1),
+                          (select s.next_at from fleet.schedule s
+                            where s.next_at > fleet.now() and not s.paused
+                            order by s.next_at limit 1)) - fleet.now())::float8,
             'cancel', (select coalesce(jsonb_agg(c.task_id), '[]')
                          from fleet.cancellation c
                         where (select t.owner from fleet.task t where t.id = c.task_id)
@@ -120,6 +123,7 @@ begin
     end;
     begin
         news := jsonb_build_object(
+            'ticks', fleet.due_schedules(),
             'owners', (select coalesce(jsonb_object_agg(o.id, jsonb_build_array(o.beat, o.lease)), '{}')
                          from fleet.owner o where o.id <> the_owner),
             'shutdown', (select coalesce(jsonb_agg(jsonb_build_object(

@@ -1,4 +1,4 @@
-"""What the ready workers of this host can do: steps, their policies, their definitions."""
+"""What the ready workers of this host can do: steps, their policies, definitions, schedules."""
 
 from __future__ import annotations
 
@@ -37,15 +37,22 @@ class Abilities:
     def __init__(self) -> None:
         self.steps: dict[str, dict[str, Any]] = {}
         self.definitions: dict[str, dict[str, Any]] = {}
+        self.schedules: list[dict[str, Any]] = []
         self._policies: dict[str, Policy] = {}
 
     def learn(self, told: dict[str, Any]) -> bool:
         """Take in what a worker says; True if there is anything new in it."""
         definitions = {d["name"]: d for d in told["definitions"]}
-        if told["steps"] == self.steps and definitions == self.definitions:
+        schedules = told.get("schedules", [])
+        if (told["steps"], definitions, schedules) == (
+            self.steps,
+            self.definitions,
+            self.schedules,
+        ):
             return False
         self.steps = told["steps"]
         self.definitions = definitions
+        self.schedules = schedules
         self._policies.clear()
         return True
 

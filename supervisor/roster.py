@@ -16,7 +16,7 @@ from fleet.lifecycle import Crashed
 from fleet.model import OwnerId, Seconds, TaskId
 from fleet.policy import Settings
 from fleet.settings import RunSettings
-from fleet.store import registry
+from fleet.store import registry, schedules
 from fleet.worker.main import Orders
 from supervisor.causes import RETIRED, Cause
 from supervisor.child import Child
@@ -216,6 +216,7 @@ class Roster:
         """Write down what this host's workers know, or that it is still so."""
         with contextlib.suppress(Disconnected):
             await registry.register(self._writing, self._traffic.abilities)
+            await schedules.declare(self._writing, self._traffic.abilities.schedules)
 
     def child_failed(self, child: Child, told: dict[str, Any]) -> None:
         """Say why it could not load the application; its exit follows."""

@@ -31,12 +31,13 @@ from supervisor.listener import Listener
 from supervisor.roster import Roster, Site
 from supervisor.sweep import Watch, take_over
 from supervisor.tasks import Tasks
+from supervisor.ticks import Ticks
 from supervisor.traffic import Traffic
 from supervisor.watchdog import Watchdog
 
 _log: Final = logging.getLogger("fleet.supervisor")
 
-HOUSEKEEPING: Final[Seconds] = 30.0  # a definition not seen for a minute is not live
+HOUSEKEEPING: Final[Seconds] = 20.0  # a definition not seen for a minute is not live
 MAINTENANCE: Final[Seconds] = 600.0
 LAST_WRITES: Final[Seconds] = 5.0
 SILENCE: Final[Seconds] = 4.0  # of a beat: a cut is noticed within five seconds
@@ -108,6 +109,13 @@ class Supervisor:
             on_taken=self._taken_over,
         )
         self.traffic.on_deferred = self.heart.expect
+        self.ticks = Ticks(
+            self.writing,
+            self._tasks,
+            stale=lambda: self.settings.supervisor.stale_schedules,
+            declared_here=lambda: {each["name"] for each in self.abilities.schedules},
+            expect=self.heart.expect,
+        )
         self.listener = Listener(self.listening, self._news, self._after_gap)
         self.watchdog = Watchdog(
             self.roster.children,
@@ -238,6 +246,7 @@ class Supervisor:
             self._cancel(task)
         if not told.heard:
             return
+        self.ticks.hear(told)
         await self.control.hear(told)
         if told.now is not None:
             self.traffic.clock_offset = told.now - time.time()

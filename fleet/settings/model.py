@@ -14,6 +14,7 @@ from fleet import policy
 from fleet.config import DatabaseUrl, Rate
 from fleet.errors import ConfigError
 from fleet.model import Seconds
+from fleet.schedule import StaleSchedules
 
 Balance: TypeAlias = Literal["fair", "strict"]
 
@@ -67,6 +68,7 @@ class SupervisorSettings:
     console_token: str | None = field(default=None, repr=False)
     listen_url: DatabaseUrl | None = None  # past a pooler that swallows LISTEN
     preload: bool = True
+    stale_schedules: StaleSchedules = "stale"
     boot_timeout: Seconds = 60.0
 
     def __post_init__(self) -> None:

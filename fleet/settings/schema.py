@@ -9,6 +9,7 @@ from typing import Final, get_args
 from fleet.errors import ConfigError
 from fleet.model import MAX_PRIORITY, MIN_PRIORITY, OnFailure, OnSuccess
 from fleet.retry import Strategy
+from fleet.schedule import StaleSchedules
 from fleet.settings.kinds import (
     Kind,
     address,
@@ -65,6 +66,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Kind]]] = {
         "console_token": token(),
         "listen_url": database(),
         "preload": flag(),
+        "stale_schedules": choice(*get_args(StaleSchedules)),
         "boot_timeout": duration("1s", "1h"),
         **_RECYCLE,
     },

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
 from fleet.model import OwnerId, Seconds, TaskId
 from fleet.store.executor import Executor
+from fleet.store.schedules import Waiting
 
 _BEAT: Final = """
 select fleet.beat($1::bigint, $2::text, $3::text::jsonb, $4::text[], $5::text[])::text as told
@@ -49,6 +50,7 @@ class Told:
     heard: bool = True  # False: owners, shutdown and queues could not be read this time
     trouble: str | None = None  # what else could not be done
     now: Seconds | None = None  # the database's clock, since 1970
+    ticks: list[Waiting] = field(default_factory=list)  # schedules that are due
 
 
 async def register(conn: Executor, host: str, pid: int, lease: Seconds) -> OwnerId:
@@ -85,6 +87,7 @@ async def beat(
         heard="owners" in told,
         trouble=told.get("trouble"),
         now=told.get("now"),
+        ticks=[Waiting.read(each) for each in told.get("ticks", [])],
     )
 
 

@@ -1,7 +1,7 @@
 """What a role may do with the schema: each level has all of the one before.
 
     client   enqueue, and nothing else: it sees no table
-    app      also status, result and cancel: reads tables, writes none
+    app      also status, result, cancel and schedules: reads tables, writes none
     worker   runs tasks: reads and writes, every function
 
 A level is set, not added: a role that was a worker and is granted ``client`` can only enqueue from
@@ -20,10 +20,11 @@ from fleet.store.executor import Executor
 Level: TypeAlias = Literal["client", "app", "worker"]
 
 _ENQUEUE: Final = ("enqueue", "enqueue_named", "enqueue_one", "enqueue_many", "schema_version")
-_CONTROL: Final = (*_ENQUEUE, "cancel", "backlog", "now")
+_SCHEDULES: Final = ("schedule", "unschedule", "pause_schedule", "fire_now", "is_declared")
+_CONTROL: Final = (*_ENQUEUE, *_SCHEDULES, "cancel", "backlog", "now")
 _READ: Final = (
     *("task", "archive", "attempt", "buried", "job", "owner", "key", "cancellation"),
-    *("override", "shutdown", "shutdown_ack", "migration"),
+    *("override", "shutdown", "shutdown_ack", "migration", "schedule", "tick", "declared"),
 )
 
 _ROLE: Final = """

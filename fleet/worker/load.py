@@ -33,7 +33,7 @@ def load(target: str, path: tuple[str, ...] = ()) -> Fleet:
 
 
 def abilities(app: Fleet, below: Callable[[str], tuple[Settings, ...]]) -> dict[str, Any]:
-    """Return what this application's jobs are, for the supervisor, which never imports them.
+    """Return this application's jobs and schedules, for the supervisor, which never imports it.
 
     ``below`` says what counts less than a step's and a job's own settings in a queue.
     """
@@ -56,4 +56,9 @@ def abilities(app: Fleet, below: Callable[[str], tuple[Settings, ...]]) -> dict[
                 "on_failure": policy.on_failure,
             }
         steps[f"{job.name}/"] = steps[f"{job.name}/{job.first.name}"]
-    return {"steps": steps, "definitions": definitions, "database": app.database_url}
+    return {
+        "steps": steps,
+        "definitions": definitions,
+        "schedules": [schedule.definition() for schedule in app.schedules.values()],
+        "database": app.database_url,
+    }

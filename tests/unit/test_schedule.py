@@ -4,11 +4,12 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleet.errors import DefinitionError
-from fleet.schedule import Schedule
+from fleet.schedule import MOST_AT_ONCE, Schedule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -174,3 +175,139 @@ def test_what_cannot_work_is_refused_when_it_is_written_down(cron, options, prob
 def test_a_naive_moment_is_a_programming_error():
     with pytest.raises(ValueError, match="aware"):
         schedule("@daily").next_after(datetime(2030, 1, 1))
+
+
+ZONES = ["Europe/Rome", "America/New_York", "Australia/Lord_Howe"]
+CHANGES = {  # of 2030, both ways, in UTC
+    "Europe/Rome": [datetime(2030, 3, 31, 1), datetime(2030, 10, 27, 1)],
+    "America/New_York": [datetime(2030, 3, 10, 7), datetime(2030, 11, 3, 6)],
+    "Australia/Lord_Howe": [datetime(2030, 4, 6, 15), datetime(2030, 10, 5, 15, 30)],
+}
+
+
+def in_a_row(made: Schedule, start: datetime, end: datetime) -> list[datetime]:
+    found = []
+    while (start := made.next_after(start).astimezone(UTC)) <= end:
+        found.append(start)
+    return found
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("cron", ["*/15 * * * *", "15 */2 * * *", "45 * * * *", "0 10 * * * *"])
+def test_f25_what_goes_by_the_clock_fires_at_every_time_it_shows(zone, which, cron):
+    change = CHANGES[zone][which].replace(tzinfo=UTC)
+    assert (
+        change.astimezone(ZoneInfo(zone)).utcoffset()
+        != (change - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).utcoffset()
+    ), "the clocks change here"
+    start, end = change - timedelta(hours=6), change + timedelta(hours=6)
+    fields = cron if len(cron.split()) == 6 else f"0 {cron}"
+    minutes, hours = (CronSim(fields, NEW_YEAR).minutes, CronSim(fields, NEW_YEAR).hours)
+    shown = [start + timedelta(minutes=n) for n in range(1, 721)]
+    wanted = [
+        at
+        for at in shown
+        if (face := at.astimezone(ZoneInfo(zone))).minute in minutes and face.hour in hours
+    ]
+
+    assert in_a_row(schedule(cron, timezone=zone), start, end) == wanted
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("cron", ["30 1 * * *", "15 2 * * *", "45 1,2 * * *", "0 3 * * *"])
+def test_f25_a_fixed_time_fires_once_a_day_whatever_the_clocks_do(zone, which, cron):
+    change = CHANGES[zone][which].replace(tzinfo=UTC)
+    times = len(cron.split()[1].split(","))
+    for before in range(0, 26):
+        found = in_a_row(
+            schedule(cron, timezone=zone),
+            change - timedelta(hours=before, days=1),
+            change - timedelta(hours=before - 72),
+        )
+        days = [tick.astimezone(ZoneInfo(zone)).date() for tick in found]
+        inner = set(days) - {days[0], days[-1]}
+        assert [days.count(day) for day in sorted(inner)] == [times] * len(inner)
+
+
+@given(
+    cron=st.sampled_from(["30 2 * * *", "*/15 * * * *", "15 */2 * * *", "20 30 * * * *"]),
+    zone=st.sampled_from(ZONES),
+    change=st.sampled_from([0, 1]),
+    starts=st.lists(st.integers(-20_000, 20_000), min_size=2, max_size=2),
+)
+def test_f25_ticks_are_the_same_from_wherever_one_asks(cron, zone, change, starts):
+    """A chain of ticks that was begun elsewhere meets: what a host computes, any other does."""
+    made = schedule(cron, timezone=zone)
+    around = CHANGES[zone][change].replace(tzinfo=UTC)
+    one, other = (around + timedelta(seconds=n) for n in sorted(starts))
+    end = around + timedelta(hours=30)
+
+    assert [t for t in in_a_row(made, one, end) if t > other] == in_a_row(made, other, end)
+
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def due(cron: str, late: float, now: datetime, **options) -> tuple[list[str], str]:
+    made = schedule(cron, **options)
+    found = made.due(now, since=NEW_YEAR, next_at=now - timedelta(seconds=late))
+    return [t.strftime("%H:%M:%S") for t in found.ticks], found.following.strftime("%H:%M:%S")
+
+
+@pytest.mark.parametrize(
+    ("missed", "fired"),
+    [("latest", ["11:00:00"]), ("skip", []), ("all", ["09:00:00", "10:00:00", "11:00:00"])],
+)
+def test_u16_what_was_missed_follows_the_policy(missed, fired):
+    now = NOON - timedelta(minutes=30)
+    assert due("0 * * * *", 2.5 * 3600, now, missed=missed) == (fired, "12:00:00")
+
+
+@pytest.mark.parametrize("missed", ["latest", "skip", "all"])
+def test_u16_what_is_seen_within_a_minute_was_not_missed(missed):
+    assert due("*/20 * * * * *", 50, NOON + timedelta(seconds=10), missed=missed) == (
+        ["11:59:20", "11:59:40", "12:00:00"],
+        "12:00:20",
+    )
+
+
+@pytest.mark.parametrize(("missed", "fired"), [("latest", 1), ("skip", 1), ("all", 11)])
+def test_u16_a_tick_on_time_stands_for_those_that_were_missed(missed, fired):
+    ticks, _ = due("* * * * *", 600, NOON, missed=missed)
+    assert len(ticks) == fired
+    assert ticks[-1] == "12:00:00"
+
+
+def test_u16_all_of_a_day_of_seconds_come_in_portions():
+    made = schedule("* * * * * *", missed="all")
+    now = NOON
+    found = made.due(now, since=NEW_YEAR, next_at=now - timedelta(days=1))
+    assert len(found.ticks) == MOST_AT_ONCE
+    assert found.following == found.ticks[-1] + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("cron", ["* 0-3 * * * *", "*/5 * * * *", "0 0 1 1 *", "0 3 * * *"])
+def test_u16_the_latest_is_found_in_years(cron):
+    made = schedule(cron)
+    now = datetime(2033, 6, 7, 8, 59, 30, tzinfo=UTC)
+    found = made.due(now, since=NEW_YEAR, next_at=made.next_after(NEW_YEAR))
+    (latest,) = found.ticks
+    assert latest <= now < made.next_after(latest) == found.following
+
+
+def test_u16_the_first_tick_is_the_first_after_it_was_made():
+    made = schedule("0 * * * *")
+    before = NOON - timedelta(seconds=30)
+    assert made.due(before, since=before, next_at=None) == ([], NOON)
+    assert made.due(NOON, since=before, next_at=None).ticks == [NOON]
+    assert made.due(NOON, since=NOON, next_at=None).ticks == []
+
+
+def test_r11_a_definition_has_the_same_fingerprint_however_its_zone_is_written():
+    one = schedule("@daily[Europe/Rome]").definition()
+    other = schedule("@daily", timezone="Europe/Rome").definition()
+    assert one == other
+    assert one["cron"] == "@daily"
+    assert one["fingerprint"] != schedule("@daily", input="1").definition()["fingerprint"]
