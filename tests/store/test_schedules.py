@@ -1,4 +1,4 @@
-"""Schedules in the database: made, declared, fired once a tick whoever is at it, missed, forgotten."""
+"""Schedules in the database: made by hand, fired once a tick whoever is at it, missed, paused."""
 
 from __future__ import annotations
 
