@@ -120,6 +120,7 @@ async def test_r11_ticks_are_kept_for_a_month(db, fleet_clock):
     await fleet_clock.advance(days=20)
     await schedules.fire_now(db, "nightly", "ann")
     await fleet_clock.advance(days=11)
+    await declare(db, version())
     done = [tuple(row) for row in await db.fetch("select * from fleet.maintain()")]
     assert ("deleted", "tick", 1) in done
     assert len(await schedules.ticks(db, "nightly")) == 1
