@@ -353,6 +353,7 @@ end
 $$;
 
 -- Write down what a live application declares, or that it still does: [{name, fingerprint, cron, …}, …].
+-- The input is text in there: a JSON null would be read as none.
 create function fleet.declare(document jsonb) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -361,9 +362,9 @@ declare
 begin
     -- In the order of names, whoever declares: two hosts that start at once cannot deadlock.
     insert into fleet.declared as d (name, fingerprint, cron, timezone, job, input, key, missed)
-    select n.name, n.fingerprint, n.cron, n.timezone, n.job, n.input, n.key, n.missed
+    select n.name, n.fingerprint, n.cron, n.timezone, n.job, n.input::jsonb, n.key, n.missed
       from jsonb_to_recordset(document) n (name text, fingerprint text, cron text, timezone text,
-                                           job text, input jsonb, key text, missed text)
+                                           job text, input text, key text, missed text)
      order by n.name
         on conflict on constraint declared_pkey do update set last_seen = fleet.now();
     for its_name in select n ->> 'name' from jsonb_array_elements(document) n order by 1 loop

@@ -106,8 +106,7 @@ async def declare(executor: Executor, definitions: Sequence[Mapping[str, Any]]) 
     Each is what ``Schedule.definition()`` returns.
     """
     if definitions:
-        document = [{**d, "input": orjson.Fragment(d["input"])} for d in definitions]
-        await executor.fetch(_DECLARE, orjson.dumps(document).decode())
+        await executor.fetch(_DECLARE, orjson.dumps(list(definitions)).decode())
 
 
 # ── made by hand, and looked at ──────────────────────────────────────────────────────────────────

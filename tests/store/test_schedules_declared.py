@@ -174,6 +174,18 @@ async def test_a_schedule_that_somebody_changes_in_an_open_transaction_holds_nob
     assert (await state(db))[0] == "30 * * * *"
 
 
+async def test_u16_a_schedule_without_an_input_enqueues_null(db):
+    app = Fleet("postgresql://unused")
+
+    @app.job("sweep")
+    async def sweep(ctx: Context) -> None: ...
+
+    app.schedule("sweeps", "@hourly", sweep)
+    await declare(db, app)
+    await schedules.fire_now(db, "sweeps", "ann@host")
+    assert await db.fetchval("select input::text from fleet.task") == "null"
+
+
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────
 
 
