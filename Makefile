@@ -38,10 +38,14 @@ test: $(READY) ## the tests, on PostgreSQL 18 (PG=15 for another one)
 
 .PHONY: test-all
 test-all: ## the tests on Python 3.11, 3.12 and 3.13, each on PostgreSQL 15 and 18
-	for python in 3.11 3.12 3.13; do for pg in 15 18; do \
-		echo "== Python $$python, PostgreSQL $$pg"; \
-		$(MAKE) test PYTHON=python$$python VENV=.venv-$$python PG=$$pg; \
-	done; done
+	for python in 3.11 3.12 3.13; do \
+		found=$$(for p in python$$python "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$python.*/bin/python; do \
+			"$$p" -c '' 2>/dev/null && echo "$$p" && break; done); \
+		test -n "$$found" || { echo "Python $$python is not here: install it, or run make test PYTHON=… for those that are" >&2; exit 1; }; \
+		for pg in 15 18; do \
+			echo "== Python $$python, PostgreSQL $$pg"; \
+			$(MAKE) test PYTHON=$$found VENV=.venv-$$python PG=$$pg; \
+		done; done
 
 .PHONY: check
 check: $(READY) ## format, lint, types, import rules
