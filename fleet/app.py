@@ -17,7 +17,7 @@ from fleet.config import parse_rate
 from fleet.errors import AlreadyRegistered, ConfigError, DefinitionError, InvalidSetting
 from fleet.job import Job
 from fleet.limits import Limits, whole
-from fleet.model import DEFAULT_QUEUE, MAX_PAYLOAD, OnFailure, OnSuccess, TaskId
+from fleet.model import DEFAULT_QUEUE, MAX_PAYLOAD, BuryReason, OnFailure, OnSuccess, TaskId
 from fleet.names import check_name
 from fleet.options import Duration
 from fleet.policy import Key, Settings
@@ -25,7 +25,7 @@ from fleet.retry import Retry
 from fleet.schedule import Missed, Schedule
 
 if TYPE_CHECKING:
-    from fleet.client import Client, TaskFailure
+    from fleet.client import Cancellation, Client, QueueControl, Revival, TaskFailure
     from fleet.client.handle import Handle
     from fleet.client.sync import SyncClient
 
@@ -230,6 +230,38 @@ class Fleet:
     def handle(self, task_id: TaskId) -> Handle[Any]:
         """Return a handle for a task known by its id; nothing is read yet."""
         return self._client.handle(task_id)
+
+    def queue(self, name: str) -> QueueControl:
+        """Return what may be said to a queue: pause, resume, set, reset, purge."""
+        return self._client.queue(name)
+
+    async def cancel(
+        self,
+        *ids: TaskId,
+        queue: str | None = None,
+        job: Job[Any, Any] | str | None = None,
+        key: str | None = None,
+    ) -> Cancellation:
+        """Stop these tasks, or all that match everything given; those that run are asked to."""
+        from fleet.client import control
+
+        return await control.cancel(self._client, ids, queue=queue, job=job, key=key)
+
+    async def revive(
+        self,
+        *ids: TaskId,
+        queue: str | None = None,
+        job: Job[Any, Any] | str | None = None,
+        reason: BuryReason | None = None,
+        since: datetime | None = None,
+        step: str | None = None,
+    ) -> Revival:
+        """Bring these dead letters back, or all that match everything given; at ``step``."""
+        from fleet.client import control
+
+        return await control.revive(
+            self._client, ids, queue=queue, job=job, reason=reason, since=since, step=step
+        )
 
     @property
     def sync(self) -> SyncClient:

@@ -38,14 +38,15 @@ $$;
 
 -- Cancel one task. 'cancelled': it will not run again. 'requested': it runs now, and its owner is
 -- told. 'ended': too late. null: there is no such task.
-create function fleet.cancel(task_id bigint) returns text
+create function fleet.cancel(task_id bigint, by text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
-    live text;
+    live fleet.task;
+    said text := 'cancelled';
 begin
-    select t.state into live from fleet.task t where t.id = cancel.task_id;
+    select t.* into live from fleet.task t where t.id = cancel.task_id;
     if not found then
         if exists (select from fleet.archive a where a.id = cancel.task_id)
            or exists (select from fleet.buried b where b.id = cancel.task_id) then
@@ -53,13 +54,19 @@ begin
         end if;
         return null;
     end if;
-    if live <> 'running' and fleet.cancel_idle(array[cancel.task_id]) = 1 then
-        return 'cancelled';
+    if live.state = 'running' or fleet.cancel_idle(array[cancel.task_id]) = 0 then
+        said := 'requested';
+        -- Claimed just now, or locked: leave the wish; the owner, or the next beat, carries it out.
+        insert into fleet.cancellation (task_id, requested_by)
+        values (cancel.task_id, coalesce(cancel.by, session_user)) on conflict do nothing;
+        if not found then
+            return said; -- a wish that stands already
+        end if;
+        perform pg_notify('fleet_cancel', cancel.task_id::text);
     end if;
-    -- Claimed just now, or locked: leave the wish; the owner, or the next beat, carries it out.
-    insert into fleet.cancellation (task_id) values (cancel.task_id) on conflict do nothing;
-    perform pg_notify('fleet_cancel', cancel.task_id::text);
-    return 'requested';
+    perform fleet.note('task.cancel', cancel.task_id::text, jsonb_build_object(
+        'job', live.job, 'queue', live.queue, 'said', said), cancel.by);
+    return said;
 end
 $$;
 
@@ -109,42 +116,70 @@ $$;
 
 -- Bring a buried task back, at the step where it failed or at another one, with its input or another.
 -- The fence goes on growing, so that nothing written by its earlier life can count.
-create function fleet.revive(task_id bigint, step text default null, input jsonb default null)
+create function fleet.revive(
+    task_id bigint, step text default null, input jsonb default null, by text default null)
 returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    back fleet.task;
+begin
+    back := fleet.bring_back(revive.task_id, revive.step, revive.input);
+    perform fleet.note('task.revive', back.id::text, jsonb_build_object(
+        'job', back.job, 'queue', back.queue, 'step', revive.step,
+        'input', case when revive.input is not null then 'new' end), revive.by);
+    return back.id;
+end
+$$;
+
+-- The revival itself, without a line in the log.
+create function fleet.bring_back(task_id bigint, step text, input jsonb) returns fleet.task
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 declare
     dead   fleet.buried;
+    back   fleet.task;
     holder bigint;
+    steps  text[];
 begin
-    delete from fleet.buried b where b.id = revive.task_id returning b.* into dead;
+    delete from fleet.buried b where b.id = bring_back.task_id returning b.* into dead;
     if not found then
-        if exists (select from fleet.task t where t.id = revive.task_id) then
-            raise exception 'fleet.revive: task % is live', revive.task_id
+        if exists (select from fleet.task t where t.id = bring_back.task_id) then
+            raise exception 'fleet.revive: task % is live', bring_back.task_id
                 using errcode = '55000', hint = 'Only a buried task can be revived.';
         end if;
-        raise exception 'fleet.revive: no buried task %', revive.task_id
+        raise exception 'fleet.revive: no buried task %', bring_back.task_id
             using errcode = 'P0002', hint = 'fleet task list --state buried shows what there is.';
     end if;
-    if revive.step is not null then
-        perform fleet.check_step('fleet.revive', revive.step);
+    if bring_back.step is not null then
+        perform fleet.check_step('fleet.revive', bring_back.step);
+        -- Of any definition: during a deploy a step may be new, or about to go.
+        select array_agg(distinct s.step ->> 'name') into steps
+          from fleet.job j, jsonb_array_elements(j.definition -> 'steps') s (step)
+         where j.name = dead.job;
+        if bring_back.step <> all (steps) then
+            raise exception 'fleet.revive: task %: its job % has no step %', dead.id, dead.job,
+                            quote_literal(bring_back.step)
+                using errcode = '22023', hint = 'It has ' || array_to_string(steps, ', ');
+        end if;
     end if;
 
     insert into fleet.task (id, fence, enqueued_at, visit, prior, priority, rank, state, pos, due_at,
                             queue, job, step, key, waiting_for, unique_slot, unique_scope, trace, input)
     overriding system value
     values (dead.id, dead.fence, dead.enqueued_at,
-            dead.visit + case when coalesce(revive.step, dead.step) = dead.step then 0 else 1 end,
+            dead.visit + case when coalesce(bring_back.step, dead.step) = dead.step then 0 else 1 end,
             -- Not the sum of what was counted: a Fatal counts as no failure, and was an attempt.
-            case when coalesce(revive.step, dead.step) = dead.step then dead.attempt else 0 end,
+            case when coalesce(bring_back.step, dead.step) = dead.step then dead.attempt else 0 end,
             dead.priority, -2 * dead.priority + 1,
             case when dead.key is null then 'ready' else 'waiting' end,
             case when dead.key is null then nextval('fleet.position') end,
             case when dead.key is not null then fleet.now() end,
-            dead.queue, dead.job, coalesce(revive.step, dead.step), dead.key, dead.key,
-            dead.unique_slot, dead.unique_scope, dead.trace, coalesce(revive.input, dead.input))
-    on conflict do nothing;
+            dead.queue, dead.job, coalesce(bring_back.step, dead.step), dead.key, dead.key,
+            dead.unique_slot, dead.unique_scope, dead.trace, coalesce(bring_back.input, dead.input))
+    on conflict do nothing
+    returning * into back;
     if not found then
         select t.id into holder from fleet.task t
          where t.job = dead.job and t.unique_slot = dead.unique_slot;
@@ -163,7 +198,7 @@ begin
             dead.buried_at, dead.visit, dead.attempt, dead.queue, dead.job, dead.step,
             case when dead.reason = 'poison' then 'crashed' else 'failed' end, dead.worker, dead.error);
     perform fleet.wake(array[dead.queue]);
-    return dead.id;
+    return back;
 end
 $$;
 

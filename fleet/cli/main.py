@@ -27,10 +27,12 @@ _COMMANDS: Final = {
     "run": "fleet.cli.run:run",
     "shutdown": "fleet.cli.shutdown:shutdown",
     "queue": "fleet.cli.queue:queue",
+    "schedule": "fleet.cli.schedule:schedule",
     "status": "fleet.cli.status:status",
     "top": "fleet.cli.top:top",
     "doctor": "fleet.cli.doctor:doctor",
     "task": "fleet.cli.task:task",
+    "log": "fleet.cli.log:log",
 }
 
 

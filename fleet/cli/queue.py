@@ -26,22 +26,15 @@ from fleet.cli.common import (
     table,
     warn,
 )
-from fleet.cli.people import me
-from fleet.errors import FleetError, InvalidName
+from fleet.cli.names import as_queue
+from fleet.cli.purge import purge
+from fleet.errors import FleetError
 from fleet.model import Seconds
-from fleet.names import check_name
+from fleet.people import me
 from fleet.settings import QueueSettings, run_settings
 from fleet.settings.overrides import LIVE, read_override
 from fleet.store import clock, control
 from fleet.store.control import Override, Owner
-
-
-def as_queue(text: str) -> str:
-    """Read the name of a queue."""
-    try:
-        return check_name("queue", text)
-    except InvalidName as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _name(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,7 +49,10 @@ def _limited(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def queue() -> None:
-    """Show, pause and tune queues, on the whole fleet at once."""
+    """Show, pause, tune and purge queues, on the whole fleet at once."""
+
+
+queue.add_command(purge)
 
 
 @queue.command("list")
@@ -118,7 +114,7 @@ def resume(where: Where, name: str, as_json: bool) -> None:
     """Let QUEUE be claimed again."""
 
     async def act(db: Database) -> None:
-        if not await control.resume(db.conn, name):
+        if not await control.resume(db.conn, name, me()):
             warn(f"queue {name} was not paused")
 
     _carry_out(where, act, name, "served again", as_json)
@@ -139,16 +135,15 @@ def set_(
     as_json: bool,
 ) -> None:
     """Let settings of QUEUE beat every host's file: processes and concurrency of a queue that has
-    processes of its own, weight of one in the shared pool.
-
-    limit and rate are for a later release.
+    processes of its own, weight of one in the shared pool, limit and rate of any.
     """
     wanted: dict[str, object] = {}
     for each in settings:
         key, equals, value = each.partition("=")
         if not equals:
             raise click.UsageError(f"{each!r} is not KEY=VALUE. The keys: {', '.join(LIVE)}")
-        wanted[key] = read_override(name, key.strip(), value)
+        key = key.strip()
+        wanted[key] = read_override(name, key, value)
 
     async def act(db: Database) -> None:
         await control.override(db.conn, name, wanted, await _length(db, seconds, until), me())
@@ -166,7 +161,7 @@ def reset(where: Where, name: str, keys: tuple[str, ...], as_json: bool) -> None
     """Let the files count again for QUEUE: for these keys, or for all. A pause stays."""
 
     async def act(db: Database) -> None:
-        if not await control.reset(db.conn, name, list(keys)):
+        if not await control.reset(db.conn, name, keys, me()):
             warn(f"nothing was set for queue {name}")
 
     _carry_out(where, act, name, "as each host's file says", as_json)

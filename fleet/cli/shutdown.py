@@ -21,9 +21,9 @@ from fleet.cli.common import (
     safe,
     warn,
 )
-from fleet.cli.people import me
 from fleet.errors import DatabaseError
 from fleet.model import Seconds
+from fleet.people import me
 from fleet.store import control
 from fleet.store.control import Owner
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final, get_args
+from typing import get_args
 
 import click
 
+from fleet.cli.cancel import cancel
 from fleet.cli.common import (
     STATE_STYLES,
     Database,
@@ -24,9 +25,8 @@ from fleet.cli.common import (
 from fleet.cli.failures import failures
 from fleet.cli.revive import revive
 from fleet.cli.show import show
-from fleet.errors import TaskNotFound
 from fleet.model import State, TaskId
-from fleet.store import results, tasks
+from fleet.store import tasks
 from fleet.store.clock import now
 
 
@@ -36,6 +36,7 @@ def task() -> None:
 
 
 task.add_command(show)
+task.add_command(cancel)
 task.add_command(revive)
 task.add_command(failures)
 
@@ -97,38 +98,3 @@ def _since(listed: tasks.Listed, moment: datetime) -> str:
     seconds = (moment - listed.since).total_seconds()
     # While deferred it is when the task will be ready.
     return f"in {duration(-seconds)}" if seconds < 0 else f"{duration(seconds)} ago"
-
-
-_SAID: Final = {
-    "cancelled": "is cancelled",
-    "requested": "runs now; its worker is told to stop",
-    "ended": "had ended already",
-}
-
-
-@task.command()
-@database_options
-@click.argument("ids", nargs=-1, required=True, type=as_task_id, metavar="ID…")
-@as_json
-def cancel(where: Where, ids: tuple[TaskId, ...], as_json: bool) -> None:
-    """Stop tasks: those that wait at once, those that run as soon as their worker hears of it."""
-
-    async def act(db: Database) -> list[tuple[TaskId, str | None]]:
-        said: list[tuple[TaskId, str | None]] = []
-        for task_id in ids:
-            try:
-                said.append((task_id, await results.cancel(db.conn, task_id)))
-            except TaskNotFound:
-                said.append((task_id, None))
-        return said
-
-    said = run(where, act)
-    if as_json:
-        print_json([{"id": task_id, "said": word} for task_id, word in said])
-    for task_id, word in said:
-        if word is None:
-            click.echo(f"Error: {TaskNotFound(task_id)}", err=True)
-        elif not as_json:
-            out().print(f"Task {task_id} {_SAID[word]}.")
-    if any(word in (None, "ended") for _, word in said):
-        raise SystemExit(1)

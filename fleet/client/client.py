@@ -13,15 +13,16 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
 from fleet.client.coalesce import Coalescer
+from fleet.client.control import QueueControl
 from fleet.client.decode import ResultDecoders
 from fleet.client.failures import TaskFailure, follow
 from fleet.client.handle import Handle
-from fleet.client.pool import BUDGET, Connection, Line, Pool
+from fleet.client.pool import BUDGET, Act, Connection, Line, Pool
 from fleet.client.refusals import refused
 from fleet.client.unique import Turns
 from fleet.client.waiter import Waiter
@@ -29,6 +30,7 @@ from fleet.config import DatabaseUrl, find_database
 from fleet.errors import InvalidOption, NotOpen, ResultGone, TaskBuried, TaskCancelled
 from fleet.model import Seconds, Submission, TaskId
 from fleet.options import Duration, seconds
+from fleet.people import me
 from fleet.store import results
 from fleet.store.connections import executor_for
 from fleet.store.enqueue import Enqueued, chunks, insert, insert_many
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from fleet.client.sync import SyncClient
     from fleet.embedded import Server
     from fleet.job import Job
+
+T = TypeVar("T")
 
 _OTHERS: Final = 3  # connections besides the one that enqueues
 
@@ -199,7 +203,7 @@ class Client:
         """Stop a task; asking twice does no harm."""
         with refused():
             return await self._opened.others.run(
-                lambda conn: results.cancel(conn, task_id), repeatable=True
+                lambda conn: results.cancel(conn, task_id, me()), repeatable=True
             )
 
     async def result(self, task_id: TaskId, timeout: Duration | None = None) -> Any:
@@ -221,6 +225,17 @@ class Client:
     ) -> AsyncIterator[TaskFailure]:
         """Follow what goes wrong: every attempt that fails, and every burial, once each."""
         return follow(self._opened.others, since, seconds("interval", interval))
+
+    # -- what people tell the fleet ----------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueControl:
+        """Return what may be said to a queue."""
+        return QueueControl(self, name)
+
+    async def tell(self, act: Act[T]) -> T:
+        """Carry out what does no harm if it is done twice."""
+        with refused():
+            return await self._opened.others.run(act, repeatable=True)
 
     @cached_property
     def sync(self) -> SyncClient:

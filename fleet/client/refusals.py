@@ -7,6 +7,7 @@ the rest (their transaction is aborted, their connection broke) stays their driv
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -27,7 +28,7 @@ from fleet.errors import (
 from fleet.store.failures import sqlstate
 from fleet.store.migrations import LATEST
 
-_OURS: Final = "fleet.enqueue: "
+_OURS: Final = re.compile(r"fleet\.\w+: ")  # which function says so
 _MISSING: Final = frozenset({"3F000", "42883", "42P01"})  # schema, function, table
 
 
@@ -43,12 +44,12 @@ def translate(error: Exception) -> FleetError | None:
     if state == "42501":
         return DatabaseError(
             f"PostgreSQL refused: {message}. Run, as the owner of the schema: "
-            f"fleet grant client ROLE (or app, for results)"
+            f"fleet grant client ROLE (or app, for results; or worker, to tell queues what to do)"
         )
     kind = _kind(state, message)
     if kind is None:
         return None
-    text = message.removeprefix(_OURS) + (f". {hint}" if hint else "")
+    text = _OURS.sub("", message, count=1) + (f". {hint}" if hint else "")
     # These classes word their own message from parts; this one is worded already.
     ours = kind.__new__(kind, text)
     ours.args = (text,)
@@ -56,7 +57,7 @@ def translate(error: Exception) -> FleetError | None:
 
 
 def _kind(state: str, message: str) -> type[EnqueueError] | None:
-    if message.startswith(_OURS):
+    if _OURS.match(message):
         if state == "42704":
             return UnknownJob
         if "bytes of JSON" in message:

@@ -20,12 +20,16 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack, overload
 
+from fleet.client import control
 from fleet.client.client import Client, traced, traced_all
 from fleet.client.refusals import refused
 from fleet.errors import FleetError, InvalidOption, UnknownJob
-from fleet.model import Seconds, Submission, TaskId
+from fleet.model import BuryReason, Seconds, Submission, TaskId
+from fleet.names import check_name
+from fleet.store.bulk import Cancellation, Revival
 from fleet.store.connections import at_once, executor_for, is_sync
 from fleet.store.enqueue import Enqueued, insert
 from fleet.store.results import Cancelled, TaskStatus
@@ -64,6 +68,38 @@ class SyncHandle(Generic[O]):
     def cancel(self) -> Cancelled:
         """Stop the task: ``cancelled``, ``requested`` if it runs now, ``ended`` if too late."""
         return self._sync._call(lambda client: client.cancel(self.id))
+
+
+@dataclass(frozen=True, slots=True)
+class SyncQueue:
+    """What may be said to one queue, by code that does not await; see ``QueueControl``."""
+
+    name: str
+    _sync: SyncClient = field(repr=False, compare=False, kw_only=True)
+
+    def pause(self, *, for_: Duration | None = None, until: datetime | None = None) -> None:
+        """Let nobody claim from it: until it is resumed, or for so long. What runs goes on."""
+        self._sync._call(lambda client: client.queue(self.name).pause(for_=for_, until=until))
+
+    def resume(self) -> bool:
+        """Let it be claimed again; False if it was not paused."""
+        return self._sync._call(lambda client: client.queue(self.name).resume())
+
+    def set(
+        self, *, for_: Duration | None = None, until: datetime | None = None, **settings: object
+    ) -> None:
+        """Let settings beat every host's file: what ``fleet queue set`` takes, checked alike."""
+        self._sync._call(
+            lambda client: client.queue(self.name).set(for_=for_, until=until, **settings)
+        )
+
+    def reset(self, *keys: str) -> bool:
+        """Let the files count again, for these keys or for all; False if nothing was set."""
+        return self._sync._call(lambda client: client.queue(self.name).reset(*keys))
+
+    def purge(self, *, buried: bool = False) -> int:
+        """Delete what waits, or the dead letters; never what runs. Returns how many."""
+        return self._sync._call(lambda client: client.queue(self.name).purge(buried=buried))
 
 
 class SyncClient:
@@ -135,6 +171,36 @@ class SyncClient:
     def handle(self, task_id: TaskId) -> SyncHandle[Any]:
         """Return a handle for a task known by its id; nothing is read yet."""
         return SyncHandle(self._app.handle(task_id).id, _sync=self)
+
+    def queue(self, name: str) -> SyncQueue:
+        """Return what may be said to a queue; nothing is said yet."""
+        return SyncQueue(check_name("queue", name), _sync=self)
+
+    def cancel(
+        self,
+        *ids: TaskId,
+        queue: str | None = None,
+        job: Job[Any, Any] | str | None = None,
+        key: str | None = None,
+    ) -> Cancellation:
+        """Stop these tasks, or all that match everything given."""
+        return self._call(lambda client: control.cancel(client, ids, queue=queue, job=job, key=key))
+
+    def revive(
+        self,
+        *ids: TaskId,
+        queue: str | None = None,
+        job: Job[Any, Any] | str | None = None,
+        reason: BuryReason | None = None,
+        since: datetime | None = None,
+        step: str | None = None,
+    ) -> Revival:
+        """Bring these dead letters back, or all that match everything given."""
+        return self._call(
+            lambda client: control.revive(
+                client, ids, queue=queue, job=job, reason=reason, since=since, step=step
+            )
+        )
 
     def close(self) -> None:
         """Write what is pending and end the thread; a later call starts a new one."""

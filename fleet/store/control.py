@@ -5,6 +5,7 @@ Whatever is said stands in a table, from which every beat reads it; the NOTIFY o
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -28,7 +29,10 @@ asked as (
     insert into fleet.shutdown (host, queue, last_owner, requested_by)
     select $1::text, $2::text, coalesce(max(o.id), 0), $3::text from fleet.owner o
     returning id, last_owner)
-select a.id, a.last_owner, pg_notify('fleet_control', 'shutdown') from asked a
+select a.id, a.last_owner, pg_notify('fleet_control', 'shutdown'),
+       fleet.note('shutdown', $1::text,
+                  jsonb_build_object('request', a.id, 'queue', $2::text), $3::text)
+  from asked a
 """
 
 _ANSWERS: Final = """
@@ -87,25 +91,11 @@ async def acknowledge(conn: Executor, shutdown: int, owner: OwnerId, state: str)
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────
 
 _SAY: Final = """
-with said as (
-    insert into fleet.override as o (queue, key, value, until, changed_by)
-    select $1::text, v.key, v.value, fleet.now() + make_interval(secs => $3::float8), $4::text
-      from jsonb_each($2::text::jsonb) v
-        on conflict (queue, key) do update
-       set value = excluded.value, until = excluded.until,
-           changed_at = fleet.now(), changed_by = excluded.changed_by)
-select pg_notify('fleet_control', 'queue')
+select fleet.set_queue($1::text, $2::text::jsonb,
+                       fleet.now() + make_interval(secs => $3::float8), $4::text)
 """
 
-# What has run out goes with whatever is taken back.
-_TAKE_BACK: Final = """
-with gone as (
-    delete from fleet.override o
-     where (o.queue = $1::text and (o.key = any ($2::text[]) or $2::text[] is null and o.key <> $3))
-        or o.until <= fleet.now()
-    returning o.queue, o.until is null or o.until > fleet.now() as counted)
-select g.counted, pg_notify('fleet_control', 'queue') from gone g where g.counted
-"""
+_TAKE_BACK: Final = "select fleet.reset_queue($1::text, $2::text[], $3::text) as was"
 
 _OVERRIDES: Final = """
 select o.queue::text, o.key, o.value::text, o.until, o.changed_at, o.changed_by
@@ -138,26 +128,30 @@ def _when(moment: datetime) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-async def pause(conn: Executor, queue: str, seconds: Seconds | None, by: str) -> None:
+async def pause(conn: Executor, queue: str, seconds: Seconds | None, by: str | None) -> None:
     """Let nobody claim from a queue: until it is resumed, or for so long."""
     await conn.fetch(_SAY, queue, f'{{"{PAUSED}": true}}', seconds, by)
 
 
-async def resume(conn: Executor, queue: str) -> bool:
+async def resume(conn: Executor, queue: str, by: str | None) -> bool:
     """Let it be claimed again; False if it was not paused."""
-    return bool(await conn.fetch(_TAKE_BACK, queue, [PAUSED], PAUSED))
+    return bool((await conn.fetch(_TAKE_BACK, queue, [PAUSED], by))[0]["was"])
 
 
 async def override(
-    conn: Executor, queue: str, settings: dict[str, object], seconds: Seconds | None, by: str
+    conn: Executor,
+    queue: str,
+    settings: Mapping[str, object],
+    seconds: Seconds | None,
+    by: str | None,
 ) -> None:
     """Let these settings beat every file: until they are reset, or for so long."""
     await conn.fetch(_SAY, queue, orjson.dumps(settings).decode(), seconds, by)
 
 
-async def reset(conn: Executor, queue: str, keys: list[str]) -> bool:
+async def reset(conn: Executor, queue: str, keys: Sequence[str], by: str | None) -> bool:
     """Let the files count again, for these keys or all; False if nothing was set."""
-    return bool(await conn.fetch(_TAKE_BACK, queue, keys or None, PAUSED))
+    return bool((await conn.fetch(_TAKE_BACK, queue, list(keys) or None, by))[0]["was"])
 
 
 async def overrides(conn: Executor) -> list[Override]:

@@ -21,10 +21,10 @@ Level: TypeAlias = Literal["client", "app", "worker"]
 
 _ENQUEUE: Final = ("enqueue", "enqueue_named", "enqueue_one", "enqueue_many", "schema_version")
 _SCHEDULES: Final = ("schedule", "unschedule", "pause_schedule", "fire_now", "is_declared")
-_CONTROL: Final = (*_ENQUEUE, *_SCHEDULES, "cancel", "backlog", "now")
+_CONTROL: Final = (*_ENQUEUE, *_SCHEDULES, "cancel", "cancel_where", "backlog", "now")
 _READ: Final = (
     *("task", "archive", "attempt", "buried", "job", "owner", "key", "cancellation"),
-    *("override", "shutdown", "shutdown_ack", "migration", "schedule", "tick", "declared"),
+    *("override", "shutdown", "shutdown_ack", "log", "migration", "schedule", "tick", "declared"),
 )
 
 _ROLE: Final = """

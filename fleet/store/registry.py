@@ -7,7 +7,7 @@ among the live ones the one first seen last is used, so that two versions do not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -37,13 +37,6 @@ select j.name::text, j.fingerprint, j.queue::text, j.step, j.priority, j.first_s
   from fleet.job j
  where $2::text is null or j.name = $2::text
  order by j.name, live desc, j.first_seen desc, j.fingerprint
-"""
-
-_STEPS: Final = """
-select distinct s.step ->> 'name' as step
-  from fleet.job j, jsonb_array_elements(j.definition -> 'steps') as s (step)
- where j.name = $1::text
- order by 1
 """
 
 
@@ -117,8 +110,3 @@ async def live(executor: Executor, *, live_for: Seconds = LIVE_FOR) -> dict[str,
         if definition.live:
             found.setdefault(definition.name, []).append(definition)
     return found
-
-
-async def steps(executor: Executor, name: str) -> Sequence[str]:
-    """Return every step that some definition of the job has; empty if nobody registered it."""
-    return [row["step"] for row in await executor.fetch(_STEPS, name)]

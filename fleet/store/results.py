@@ -53,7 +53,7 @@ select id, 'buried', job, step, queue, priority, key, attempt, null, error::text
   from fleet.buried where id = $1::bigint
 """
 
-_CANCEL: Final = "select fleet.cancel($1::bigint) as said"
+_CANCEL: Final = "select fleet.cancel($1::bigint, $2::text) as said"
 
 _WISHED: Final = """
 select t.id, t.state
@@ -138,13 +138,13 @@ async def status(executor: Executor, task_id: TaskId) -> TaskStatus:
     )
 
 
-async def cancel(executor: Executor, task_id: TaskId) -> Cancelled:
+async def cancel(executor: Executor, task_id: TaskId, by: str | None = None) -> Cancelled:
     """Ask for the end of a task.
 
     ``cancelled``: it will not run (again). ``requested``: it runs now, and its worker is told.
     ``ended``: too late. ``TaskNotFound`` if it is nowhere.
     """
-    rows = await executor.fetch(_CANCEL, task_id)
+    rows = await executor.fetch(_CANCEL, task_id, by)
     if rows[0]["said"] is None:
         raise TaskNotFound(task_id)
     return cast("Cancelled", rows[0]["said"])

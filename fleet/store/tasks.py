@@ -244,43 +244,31 @@ async def attempts(executor: Executor, task_id: TaskId) -> list[AttemptShown]:
 # ── revival ──────────────────────────────────────────────────────────────────────────────────────
 
 _REVIVE: Final = """
-select fleet.revive($1::bigint, $2::text, $3::text::jsonb) as id
+select fleet.revive($1::bigint, $2::text, $3::text::jsonb, $4::text) as id
 """
 
-_BURIED: Final = """
-select b.id
-  from fleet.buried b
- where ($1::text is null or b.queue = $1::text)
-   and ($2::text is null or b.job = $2::text)
-   and ($3::text is null or b.reason = $3::text)
- order by b.id
-"""
+
+_REFUSALS: Final = frozenset({"22023", "55000", "P0002", "23505"})
 
 
 async def revive(
-    executor: Executor, task_id: TaskId, *, step: str | None = None, new_input: Json | None = None
+    executor: Executor,
+    task_id: TaskId,
+    *,
+    step: str | None = None,
+    new_input: Json | None = None,
+    by: str | None = None,
 ) -> None:
     """Bring a buried task back; ``ReviveRefused`` if it is not buried, or its slot is taken."""
     try:
-        await executor.fetch(_REVIVE, task_id, step, new_input)
+        await executor.fetch(_REVIVE, task_id, step, new_input, by)
     except Exception as error:
         message = getattr(error, "message", None) or str(error)
-        if sqlstate(error) not in {"55000", "P0002", "23505"} or "fleet.revive: " not in message:
+        if sqlstate(error) not in _REFUSALS or "fleet.revive: " not in message:
             raise
         hint = getattr(error, "hint", None)
         text = message.removeprefix("fleet.revive: ") + (f". {hint}" if hint else "")
         raise ReviveRefused(text) from error
-
-
-async def buried_ids(
-    executor: Executor,
-    *,
-    queue: str | None = None,
-    job: str | None = None,
-    reason: str | None = None,
-) -> list[TaskId]:
-    """Return the ids of the buried tasks that match, the oldest first."""
-    return [row["id"] for row in await executor.fetch(_BURIED, queue, job, reason)]
 
 
 # ── enqueue by name ──────────────────────────────────────────────────────────────────────────────

@@ -175,7 +175,7 @@ async def test_a_task_is_revived_at_another_step_if_its_job_has_it(fleet, app, d
     await drain(app)
 
     said = fleet("task", "revive", task, "--step", "shred", code=1).stderr
-    assert "has no step 'shred'; it has receipt" in said
+    assert "has no step 'shred'. It has receipt" in said
     await db.execute("delete from fleet.job")
     fleet("task", "revive", task, "--step", "email", "--input", '"x"')
     await drain(app)

@@ -156,11 +156,12 @@ async def test_an_app_reads_and_cancels_and_writes_no_table(dsn, db, role):
         assert {verb for verb, _ in on_tables} == {"select"}
         assert {table for _, table in on_tables} == {
             *("task", "archive", "attempt", "buried", "job", "owner", "key", "cancellation"),
-            *("override", "shutdown", "shutdown_ack", "migration", "schedule", "tick", "declared"),
+            *("override", "shutdown", "shutdown_ack", "log", "migration"),
+            *("schedule", "tick", "declared"),
         }
         assert await allowed_functions(db, conn) == ENQUEUE | {
             *("schedule", "unschedule", "pause_schedule", "fire_now", "is_declared"),
-            *("cancel", "backlog", "now"),
+            *("cancel", "cancel_where", "backlog", "now"),
         }
         assert await allowed_sequences(db, conn) == set()
     finally:

@@ -148,13 +148,6 @@ async def test_a_change_of_a_policy_is_another_definition(db):
     assert len({d.fingerprint for d in found}) == 2
 
 
-async def test_the_steps_of_a_job_are_those_of_any_definition(db):
-    await registry.register(db, shop())
-
-    assert await registry.steps(db, "order-receipt") == ["email", "render"]
-    assert await registry.steps(db, "nobody-knows") == []
-
-
 async def test_many_workers_that_boot_at_once_do_not_deadlock(dsn, db):
     async def boot(turn: int) -> None:
         conn = await asyncpg.connect(dsn)

@@ -260,16 +260,6 @@ async def test_a_task_whose_unique_name_is_taken_stays_buried_and_the_holder_is_
     assert (await tasks.show(db, dead)).state == "buried"
 
 
-async def test_buried_tasks_are_chosen_by_queue_job_and_reason(app, db):
-    dead = [await enqueue(app, "fatal", -1) for _ in range(3)]
-    await drain(app)
-
-    assert await tasks.buried_ids(db) == dead
-    assert await tasks.buried_ids(db, queue="emails", job="fatal", reason="fatal") == dead
-    assert await tasks.buried_ids(db, queue="billing") == []
-    assert await tasks.buried_ids(db, reason="poison") == []
-
-
 # ── enqueue by name ──────────────────────────────────────────────────────────────────────────────
 
 
