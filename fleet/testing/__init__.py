@@ -17,5 +17,6 @@ with the schema in it, and ``fleet_clock``, the clock of that database. See docs
 from fleet.testing.clock import Clock
 from fleet.testing.contexts import make_context
 from fleet.testing.drains import Drained, drain, drain_sync
+from fleet.testing.schedules import fire_due
 
-__all__ = ["Clock", "Drained", "drain", "drain_sync", "make_context"]
+__all__ = ["Clock", "Drained", "drain", "drain_sync", "fire_due", "make_context"]

@@ -1,6 +1,9 @@
 """Schedules: cron, zones and the change of the clocks."""
 
+import ast
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -311,3 +314,17 @@ def test_r11_a_definition_has_the_same_fingerprint_however_its_zone_is_written()
     assert one == other
     assert one["cron"] == "@daily"
     assert one["fingerprint"] != schedule("@daily", input="1").definition()["fingerprint"]
+
+
+@pytest.mark.parametrize("module", ["fleet.schedule", "fleet.store.schedules", "supervisor.ticks"])
+def test_f24_what_decides_when_a_tick_fires_never_asks_this_host_s_clock(module):
+    tree = ast.parse(Path(import_module(module).__file__ or "").read_text())
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert not called & {
+        "datetime.now",
+        "datetime.utcnow",
+        "datetime.today",
+        "time.time",
+        "time_ns",
+    }
+    assert {name for name in called if name.startswith("time.")} <= {"time.monotonic"}
