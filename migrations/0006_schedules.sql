@@ -384,7 +384,11 @@ as $$
                'name', s.name, 'revision', s.revision, 'cron', s.cron, 'timezone', s.timezone,
                'job', s.job, 'missed', s.missed, 'since', s.since, 'next_at', s.next_at,
                'by_hand', s.by_hand, 'declared', s.declared)), '[]')
-      from (select d.*, d.origin = 'hand' as by_hand, fleet.is_declared(d.name) as declared
+      from (select d.*, d.origin = 'hand' as by_hand,
+                   -- Not fleet.is_declared, which would be entered for each: 1,000 stale ones took 14 ms.
+                   exists (select from fleet.declared l
+                            where l.name = d.name and l.last_seen > fleet.now() - interval '1 minute')
+                       as declared
               from fleet.schedule d
              where not d.paused and (d.next_at is null or d.next_at <= fleet.now())
              order by declared desc, by_hand desc, d.next_at nulls first
