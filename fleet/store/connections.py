@@ -178,7 +178,9 @@ def _through_sqlalchemy(target: Any, query: str, args: Sequence[Any]) -> Sequenc
     conn = target if isinstance(target, Connection) else target.connection()
     if conn.dialect.name != "postgresql":
         raise InvalidOption("conn", type(target), f"it is connected to {conn.dialect.name}")
-    if conn.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+    # What the driver does counts, however it was told: by the engine, by an option, by itself. All
+    # of them, and SQLAlchemy's adapters of the async ones, know it without asking the server.
+    if conn.connection.dbapi_connection.autocommit:
         how = "an isolation level other than AUTOCOMMIT"
         raise InvalidOption("conn", type(target), _OPEN_ONE.format(how=how))
     sql, params = render(query, args, "named")

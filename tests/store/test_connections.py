@@ -233,14 +233,6 @@ async def test_psycopg_in_autocommit_outside_a_transaction_is_refused(dsn, db, j
     assert await count(db) == 0
 
 
-async def test_sqlalchemy_in_autocommit_is_refused(dsn, db, job):
-    with engine_for(dsn) as engine, engine.connect() as conn:
-        conn.execution_options(isolation_level="AUTOCOMMIT")
-        with pytest.raises(errors.InvalidOption, match="AUTOCOMMIT"):
-            await job.enqueue(1, conn=conn)
-    assert await count(db) == 0
-
-
 async def test_sqlalchemy_on_another_database_is_refused(job):
     engine = sqlalchemy.create_engine("sqlite://")
     with engine.connect() as conn, pytest.raises(errors.InvalidOption, match="sqlite"):
