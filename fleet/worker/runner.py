@@ -39,10 +39,19 @@ from fleet.policy import Policy, Settings
 from fleet.step import Step
 from fleet.store.connections import at_once, executor_for, is_sync
 from fleet.store.enqueue import children_json
-from fleet.store.failures import is_disconnect
+from fleet.store.failures import is_disconnect, is_locked
 from fleet.store.outcomes import Outcome, write_in_transaction
+from fleet.store.soon import LOCKS, soon
 from fleet.store.standing import Standing, Undecided
 from fleet.worker.execute import Misrouted, call, event_of, failure, find_step, interpret
+from fleet.worker.line import (
+    DATABASE_ERRORS,
+    answered,
+    for_the_connection,
+    hung_up,
+    is_gone,
+    roll_back,
+)
 from fleet.worker.threads import Bench, StepThread
 
 if TYPE_CHECKING:
@@ -50,17 +59,21 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("fleet.worker")
 
-ROLLBACK: Final[Seconds] = 5.0
-_DATABASE_ERRORS: Final = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-)
-
 _Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Connect = Callable[[], AbstractAsyncContextManager["asyncpg.Connection[asyncpg.Record]"]]
 Look = Callable[[Claim], Awaitable[Standing]]
+
+
+class Blocked(FleetError):
+    """Somebody's open transaction is in the way of an outcome: the step runs again, at no cost."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"for over {LOCKS:g}s an open transaction of somebody's had locked what this step's "
+            f"transaction writes at its end (a `unique` that ctx.enqueue names, the task, what a "
+            f"deferred trigger touches), so the step is rolled back and runs again. See that "
+            f"whoever has it commits soon: pg_stat_activity shows it as idle in transaction."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,33 +209,48 @@ class Runner(Host):
         async with self._connect() as conn:
             transaction = conn.transaction()
             try:
-                await transaction.start()
+                with answered(conn):
+                    await transaction.start()
                 run.context._tx = conn
                 outcome = self._outcome(run, interpret(run.job, run.step, await self._call(run)))
-                fence = await write_in_transaction(conn, self.owner, outcome)
-                if fence is None:
-                    raise LeaseLost(run.claim.id, run.claim.fence)
+                fence = await self._write(conn, outcome)
             except BaseException as error:
-                gone = await _roll_back(conn, transaction)
+                gone = await roll_back(conn, transaction)
                 return Attempt(self._outcome(run, self._broken(run, error, gone)))
             finally:
                 run.context._tx = None
             try:
-                await transaction.commit()
-            except _DATABASE_ERRORS as error:
-                if not _is_gone(conn) and not _hung_up(error):
+                with answered(conn):
+                    await transaction.commit()
+            except DATABASE_ERRORS as error:
+                if not is_gone(conn) and not hung_up(error):
                     # The server answered: a deferred constraint, a serialization failure.
-                    return Attempt(self._outcome(run, Failed(failure(error))))
+                    blocked = is_locked(error)
+                    event = Released(failure(Blocked())) if blocked else Failed(failure(error))
+                    return Attempt(self._outcome(run, event))
             else:
                 return Attempt(outcome, fence)
         return await self._in_doubt(run, outcome)
+
+    async def _write(self, conn: _Connection, outcome: Outcome[Transition]) -> int:
+        with answered(conn):
+            try:
+                await soon(conn)
+                fence = await write_in_transaction(conn, self.owner, outcome)
+            except asyncpg.LockNotAvailableError as error:
+                raise Blocked from error
+        if fence is None:
+            raise LeaseLost(outcome.claim.id, outcome.claim.fence)
+        return fence
 
     def _broken(self, run: _Run, error: BaseException, gone: bool) -> Event:
         if isinstance(error, LeaseLost):
             _log.warning("%s", error)
             return Released()  # its write is fenced too, and will do nothing
+        if isinstance(error, Blocked):
+            return Released(failure(error))
         event = self._raised(run, error)
-        if gone and isinstance(event, Failed) and _for_the_connection(error):
+        if gone and isinstance(event, Failed) and for_the_connection(error):
             # The database went away under the step, which is not the step's fault.
             return Released(event.error)
         return event
@@ -316,40 +344,6 @@ class Runner(Host):
         """Pass a step's progress on."""
         if self._on_progress is not None:
             self._on_progress(context._claim, fraction, message)
-
-
-async def _roll_back(conn: _Connection, transaction: asyncpg.transaction.Transaction) -> bool:
-    """Undo what was done, whatever it takes; True if the database turns out to be gone."""
-    try:
-        async with asyncio.timeout(ROLLBACK):
-            await transaction.rollback()
-    except _DATABASE_ERRORS as error:
-        gone = _is_gone(conn) or _hung_up(error)
-        if not _is_gone(conn):
-            conn.terminate()  # the step left it in no state for anybody else
-        return gone
-    return False
-
-
-def _is_gone(conn: _Connection) -> bool:
-    try:
-        return conn.is_closed()
-    except asyncpg.InterfaceError:
-        return True  # its pool has noticed, and taken it back
-
-
-def _hung_up(error: BaseException) -> bool:
-    # asyncpg's own errors are about the use of a connection that may be whole.
-    return is_disconnect(error) and not isinstance(error, asyncpg.InterfaceError)
-
-
-def _for_the_connection(error: BaseException | None) -> bool:
-    """Tell whether a lost connection is why the step raised, perhaps in words of its own."""
-    while error is not None:
-        if is_disconnect(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 class _AlreadyDone:

@@ -16,10 +16,12 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 
 from fleet.errors import FleetError
 from fleet.model import Claim, OwnerId, Seconds
+from fleet.store.alive import keep_alive
 from fleet.store.failures import is_disconnect
 from fleet.store.standing import Standing, standing
 
 CONNECT_TIMEOUT: Final[Seconds] = 10.0
+LOOK: Final[Seconds] = 5.0
 _IDLE: Final[Seconds] = 60.0
 
 
@@ -73,7 +75,12 @@ class Transactions:
 
     async def _look(self, claim: Claim) -> Standing:
         async with self.connect() as conn:
-            return await standing(conn, self._owner, claim)
+            try:
+                async with asyncio.timeout(LOOK):
+                    return await standing(conn, self._owner, claim)
+            except TimeoutError:
+                conn.terminate()  # what broke one connection may have broken this one as well
+                raise
 
     async def _open(self) -> asyncpg.Pool[asyncpg.Record]:
         async with self._opening:
@@ -84,6 +91,7 @@ class Transactions:
                     max_size=self._limit,
                     max_inactive_connection_lifetime=_IDLE,
                     timeout=CONNECT_TIMEOUT,
+                    init=_watched,
                     server_settings={"application_name": "fleet worker"},
                 )
         return self._pool
@@ -92,3 +100,7 @@ class Transactions:
         """Drop the connections without waiting for the server."""
         if self._pool is not None:
             self._pool.terminate()
+
+
+async def _watched(conn: asyncpg.Connection[asyncpg.Record]) -> None:
+    keep_alive(conn)
