@@ -180,7 +180,8 @@ def _through_sqlalchemy(target: Any, query: str, args: Sequence[Any]) -> Sequenc
         raise InvalidOption("conn", type(target), f"it is connected to {conn.dialect.name}")
     # What the driver does counts, however it was told: by the engine, by an option, by itself. All
     # of them, and SQLAlchemy's adapters of the async ones, know it without asking the server.
-    if conn.connection.dbapi_connection.autocommit:
+    driver: Any = conn.connection.dbapi_connection
+    if driver.autocommit:
         how = "an isolation level other than AUTOCOMMIT"
         raise InvalidOption("conn", type(target), _OPEN_ONE.format(how=how))
     sql, params = render(query, args, "named")
