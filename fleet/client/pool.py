@@ -64,6 +64,19 @@ class _NotDone(Exception):
     """Nothing was written: the same call may be tried again."""
 
 
+class ConnectionsBusy(DatabaseUnavailable):
+    """Other calls of this client had all of its connections until the time was over."""
+
+    def __init__(self, size: int) -> None:
+        self.in_doubt = False
+        Exception.__init__(
+            self,
+            f"all {size} connections of this client are busy with other calls, and none came free "
+            f"in time: nothing was sent. Make fewer calls at once and enqueue_many smaller, or "
+            f"give enqueue_many a connection of your own (conn=), and try again.",
+        )
+
+
 class Database(ABC):
     """Carries calls out on some connection to one database."""
 
@@ -92,7 +105,9 @@ class Database(ABC):
         deadline = asyncio.get_running_loop().time() + budget
         try:
             return await self._attempt(act, deadline, repeatable)
-        except _NotDone:
+        except _NotDone as error:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise self._unavailable(error.__cause__ or error) from error.__cause__
             return await self._again(act, deadline, repeatable)
 
     async def _again(self, act: Act[T], deadline: Seconds, repeatable: bool) -> T:
@@ -112,7 +127,10 @@ class Database(ABC):
     async def _attempt(self, act: Act[T], deadline: Seconds, repeatable: bool) -> T:
         conn = await self._acquire(deadline)
         try:
-            return await act(conn)
+            # What may not be repeated is not cut off: a large enqueue_many takes its time, and each
+            # of its statements has a limit.
+            async with asyncio.timeout_at(deadline if repeatable else None):
+                return await act(conn)
         except FleetError:
             raise
         except Exception as error:
@@ -129,6 +147,8 @@ class Database(ABC):
             raise NotOpen
         try:
             return await self._take(max(left, 0.05))
+        except ConnectionsBusy:
+            raise
         except _HOPELESS as error:
             raise self._unavailable(error) from error
         except Exception as error:
@@ -186,6 +206,8 @@ class Pool(Database):
 
     def __init__(self, url: str, *, size: int, budget: Seconds = BUDGET) -> None:
         super().__init__(url, budget)
+        self._size = size
+        self._taken = 0
         # No session state is ever left behind, so the round trip to reset it is saved.
         self._pool = asyncpg.create_pool(
             url, min_size=0, max_size=size, connect=self._connect, reset=_nothing
@@ -205,9 +227,18 @@ class Pool(Database):
             self._pool.terminate()
 
     async def _take(self, timeout: Seconds) -> Connection:
-        return await self._pool.acquire(timeout=timeout)
+        try:
+            conn = await self._pool.acquire(timeout=timeout)
+        except TimeoutError as error:
+            # Otherwise one was free, and could not connect.
+            if self._taken >= self._size:
+                raise ConnectionsBusy(self._size) from error
+            raise
+        self._taken += 1
+        return conn
 
     async def _give_back(self, conn: Connection) -> None:
+        self._taken -= 1
         await self._pool.release(conn)
 
     async def _expire(self) -> None:
