@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -114,6 +115,7 @@ class Context:
         "_children",
         "_claim",
         "_draining",
+        "_finishing",
         "_host",
         "_jobs",
         "_log",
@@ -137,6 +139,7 @@ class Context:
         self._jobs = jobs
         self._host = host
         self._children: list[Submission] = []
+        self._finishing: Awaitable[None] | None = None
         self._cancelled = cancelled
         self._draining = draining
         self._log: StepLogger | None = None
@@ -241,7 +244,16 @@ class Context:
 
         It is written in the same statement as the outcome, so a retry never doubles it and a
         failure never leaves it behind. That is why there is nothing to await and no handle.
+        With ``ctx.finish`` that is where it is called: enqueue before.
         """
+        if self._finishing is not None:
+            told = (
+                "ctx.enqueue after ctx.finish: the outcome is written already, with all that goes "
+                "with it. Call ctx.enqueue before ctx.finish"
+            )
+            # Once the step's transaction is committed, what it raises changes nothing any more.
+            self.log.error("%s", told)
+            raise FleetError(told)
         found = self._jobs(job) if isinstance(job, str) else job
         if found is None:
             raise UnknownJob(f"no job {job!r} is registered in this application")
@@ -255,4 +267,20 @@ class Context:
         connection that is not async it has happened when this returns; with an async one,
         ``await`` it. What the step returns afterwards is ignored.
         """
-        return self._host.finish(self, value, conn)
+        self._finishing = self._host.finish(self, value, conn)
+        return self._finishing
+
+    def _check_finish(self) -> None:
+        """Raise if the step has ended and its ``ctx.finish`` has not, for want of an await."""
+        writing = self._finishing
+        if not inspect.iscoroutine(writing):
+            return
+        state = inspect.getcoroutinestate(writing)
+        if state == inspect.CORO_CLOSED:
+            return
+        if state == inspect.CORO_CREATED:
+            writing.close()  # or Python warns of it, too
+        raise FleetError(
+            f"step {self.job}.{self.step} called ctx.finish on an async connection and did not "
+            f"wait for it, so nothing was written: `await ctx.finish(...)`"
+        )

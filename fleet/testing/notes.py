@@ -7,6 +7,7 @@ import asyncio
 from fleet.model import Claim, OwnerId
 from fleet.store.beats import note_progress
 from fleet.store.executor import Executor
+from fleet.worker.execute import MAX_MESSAGE, clean
 
 
 class Notes:
@@ -21,7 +22,7 @@ class Notes:
 
     def take(self, claim: Claim, fraction: float, message: str) -> None:
         """Note how far a step has come; a ``def`` step calls this from its thread."""
-        note = (claim.id, claim.fence, fraction, message)
+        note = (claim.id, claim.fence, fraction, clean(message)[:MAX_MESSAGE])
         self._loop.call_soon_threadsafe(self._pending.put_nowait, note)
         self._loop.call_soon_threadsafe(self._start)
 

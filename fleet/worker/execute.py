@@ -21,6 +21,7 @@ from fleet.flow import Done, Goto, Next, Snooze, To
 from fleet.job import Job
 from fleet.lifecycle import Advanced, Cancelled, Completed, Event, Failed, Refused, Snoozed
 from fleet.model import Claim, Failure, Seconds
+from fleet.options import label
 from fleet.step import Step
 from fleet.worker.threads import Bench
 
@@ -75,7 +76,9 @@ async def call(
     async with contextlib.nullcontext() if step.is_async else bench.turn():
         try:
             async with asyncio.timeout(timeout) as limit:
-                return await chain()
+                returned = await chain()
+                context._check_finish()
+                return returned
         except TimeoutError as error:
             if limit.expired():
                 raise StepTimeout(timeout) from error
@@ -105,15 +108,22 @@ def interpret(job: Job[Any, Any], step: Step, returned: Any) -> Event:
 
 
 def _advanced(job: Job[Any, Any], to: Step, value: Any, delay: Seconds) -> Advanced:
-    key = to.settings.key
     return Advanced(
         step=to.name,
         input=encode(value, what=f"input of step {to.name!r}", limit=job.app.max_payload),
         delay=delay or None,
         # Its own, not its job's: those were decided when the task was enqueued.
         priority=to.settings.priority,
-        key=key(value) if callable(key) else key,
+        key=_key(to, value),
     )
+
+
+def _key(to: Step, value: Any) -> str | None:
+    key = to.settings.key
+    if not callable(key):
+        return key
+    computed = key(value)
+    return None if computed is None else label(f"step {to.name!r}: key", computed)
 
 
 def event_of(error: BaseException, *, cancelled: bool) -> Event:
@@ -139,10 +149,20 @@ def failure(error: BaseException) -> Failure:
     )
     return Failure(
         type=f"{module}{kind.__qualname__}",
-        message=clean(str(error))[:MAX_MESSAGE],
+        message=_read("message", lambda: str(error))[:MAX_MESSAGE],
         # The end is where it happened.
-        traceback=clean("".join(traceback.format_exception(error)))[-MAX_TRACEBACK:],
+        traceback=_read("traceback", lambda: "".join(traceback.format_exception(error)))[
+            -MAX_TRACEBACK:
+        ],
     )
+
+
+def _read(what: str, text: Callable[[], str]) -> str:
+    # An exception's own code runs here, and a failure that cannot be told would be no failure.
+    try:
+        return clean(text())
+    except Exception as error:
+        return f"its {what} could not be read: its __str__ raised {type(error).__name__}"
 
 
 def clean(text: str) -> str:

@@ -17,19 +17,20 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from typing import Any, Final, TypeVar
 
+import orjson
 import setproctitle
 import uvloop
 
 from fleet.app import Fleet
 from fleet.context import Signal
-from fleet.lifecycle import Cancelled, Released, decide
+from fleet.errors import FleetError
+from fleet.lifecycle import Cancelled, Released, Transition, decide
 from fleet.model import Claim, Failure, OwnerId, Seconds
 from fleet.policy import Policy, Settings
 from fleet.store.failures import is_disconnect
@@ -114,7 +115,7 @@ class Worker:
         self.pending: deque[Claim] = deque()
         self.running: dict[int, asyncio.Task[None]] = {}
         self.solo = False  # a def step runs: it has the process to itself
-        self.outbox: list[list[Any]] = []
+        self.outbox: list[orjson.Fragment] = []
         self.notes: dict[int, tuple[int, int, float, str]] = {}
         self.stopping = asyncio.Event()
         self.idle = asyncio.Event()
@@ -136,7 +137,8 @@ class Worker:
             if self.stopping.is_set():
                 raise
             self.stopping.set()  # the end of the channel is ours, not the supervisor's
-            self.channel.send("failed", {"traceback": traceback.format_exc(), "error": str(error)})
+            told = failure(error)
+            self.channel.send("failed", {"traceback": told.traceback, "error": told.message})
             self.channel.close()
             await asyncio.sleep(0.1)  # let it go out
             sys.exit(BOOT_FAILED)
@@ -208,7 +210,7 @@ class Worker:
                 self.pending.remove(claim)
                 transition = decide(claim, Cancelled(), Policy(), 0.0)
                 outcome = Outcome(claim, transition, self.orders.worker, 0.0, Policy().keep)
-                self._report(pack_outcome(outcome, None))
+                self._report(_sealed(outcome, None))
                 return
         if task := self.running.get(task_id):
             self.runner.cancel(task_id)
@@ -255,10 +257,10 @@ class Worker:
         started = time.monotonic()
         try:
             attempt = await self.runner.run(claim)
-            packed = pack_outcome(attempt.outcome, attempt.fence)
+            sealed = _sealed(attempt.outcome, attempt.fence)
         except (Exception, asyncio.CancelledError) as error:
-            packed = await self._mishap(claim, error, started)
-        self._report(packed)
+            sealed = await self._mishap(claim, error, started)
+        self._report(sealed)
         self.board.leave(slot)
         self.running.pop(claim.id, None)
         self._released.discard(claim.id)
@@ -269,7 +271,7 @@ class Worker:
             self.idle.set()
         self.loop.call_soon(self._pump)
 
-    async def _mishap(self, claim: Claim, error: BaseException, started: float) -> list[Any]:
+    async def _mishap(self, claim: Claim, error: BaseException, started: float) -> orjson.Fragment:
         """Say what becomes of a task whose step could not be run to an end.
 
         Without a connection for its transaction the step has not even begun: that is free, and
@@ -285,7 +287,7 @@ class Worker:
         policy = job.policy(step, *self.orders.below(claim.queue))
         transition = decide(claim, event, policy, random.random())
         took = time.monotonic() - started
-        return pack_outcome(Outcome(claim, transition, self.orders.worker, took, policy.keep), None)
+        return _sealed(Outcome(claim, transition, self.orders.worker, took, policy.keep), None)
 
     def _is_async(self, claim: Claim) -> bool:
         job = self.app.jobs.get(claim.job)
@@ -297,8 +299,8 @@ class Worker:
 
     # ── reporting ───────────────────────────────────────────────────────────────────────────────
 
-    def _report(self, packed: list[Any]) -> None:
-        self.outbox.append(packed)
+    def _report(self, sealed: orjson.Fragment) -> None:
+        self.outbox.append(sealed)
         if not self._flushing:
             self._flushing = True
             self.loop.call_soon(self._flush)
@@ -327,6 +329,14 @@ class Worker:
 
     def _title(self, doing: str) -> None:
         setproctitle.setproctitle(f"fleet: worker {self.orders.title} {doing}")
+
+
+def _sealed(outcome: Outcome[Transition], fence: int | None) -> orjson.Fragment:
+    """Return an outcome as it travels. Each by itself: one that cannot must not hold up others."""
+    try:
+        return orjson.Fragment(orjson.dumps(pack_outcome(outcome, fence)))
+    except TypeError as error:
+        raise FleetError(f"what became of the step has no form as JSON: {error}") from error
 
 
 class _ToTheEnd(StepThread):
