@@ -21,24 +21,31 @@ create domain fleet.name as text
 create domain fleet.payload as jsonb
     constraint fits_in_1572864_bytes check (octet_length(value::text) <= 1572864);
 
+-- What a row written by hand may say of counts and times: one past what an integer, or Python, can hold would
+-- stop every claim and every write that it comes in. Domains too, checked only where a column is written.
+create domain fleet.tally as int constraint bearable check (value between 0 and 500000000);
+create domain fleet.fence as bigint constraint bearable check (value between 0 and 1000000000000000);
+create domain fleet.moment as timestamptz constraint bearable
+    check (value >= '1000-01-01 00:00+00' and value < '10000-01-01 00:00+00');
+
 -- A task draws from here whenever it becomes ready: first in, first out inside a priority.
 create sequence fleet.position;
 
 create table fleet.task (
     id           bigint generated always as identity primary key,
     pos          bigint,                               -- place in the queue; only while ready or running
-    fence        bigint not null default 0,            -- grows with every claim and every step
+    fence        fleet.fence not null default 0,       -- grows with every claim and every step
     owner        bigint,                               -- who holds it; only while running
-    enqueued_at  timestamptz not null default fleet.now(),
-    ready_at     timestamptz not null default fleet.now(), -- when it became ready; while deferred: will become
-    claimed_at   timestamptz,
-    due_at       timestamptz,                          -- only while deferred, or waiting and not looked at yet
-    visit        int not null default 1,               -- grows with every step; part of the idempotency key
-    failures     int not null default 0,               -- of this step, against Retry.max_attempts
-    crashes      int not null default 0,               -- of this step, against the crash budget
-    losses       int not null default 0,               -- leases that ran out under this step
-    releases     int not null default 0,               -- hand-backs in a row, free of charge
-    prior        int not null default 0,               -- attempts of this step before its last revival
+    enqueued_at  fleet.moment not null default fleet.now(),
+    ready_at     fleet.moment not null default fleet.now(), -- when it became ready; while deferred: will become
+    claimed_at   fleet.moment,
+    due_at       fleet.moment,                         -- only while deferred, or waiting and not looked at yet
+    visit        fleet.tally not null default 1,               -- grows with every step; part of the idempotency key
+    failures     fleet.tally not null default 0,               -- of this step, against Retry.max_attempts
+    crashes      fleet.tally not null default 0,               -- of this step, against the crash budget
+    losses       fleet.tally not null default 0,               -- leases that ran out under this step
+    releases     fleet.tally not null default 0,               -- hand-backs in a row, free of charge
+    prior        fleet.tally not null default 0,               -- attempts of this step before its last revival
     priority     smallint not null default 0,
     rank         smallint not null,                    -- -2 × priority, + 1 unless in the front lane
     alone        boolean not null default false,       -- a suspect: must be the only one in its process

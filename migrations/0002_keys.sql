@@ -126,42 +126,55 @@ declare
     queues text[];
     keys   text[];
     locked bigint[] := '{}';
+    busy_q text[] := '{}';   -- keys that somebody has locked
+    busy_k text[] := '{}';
+    mine_k text[];
     seen   record;
     given  int := 0;
 begin
-    select array_agg(f.id) into fresh
-      from (select t.id from fleet.task t
-             where t.due_at <= fleet.now() and t.waiting_for is not null
-             order by t.due_at limit at_most) f;
-    select array_agg(c.queue), array_agg(c.key) into queues, keys
-      from (select t.queue::text, t.waiting_for as key from fleet.task t
-             where t.id = any (fresh) and t.waiting_for is not null
-            union
-            (select k.queue, k.key from fleet.key k where k.holder is null limit at_most)
-            order by 1, 2) c;
-    if queues is null then
-        return 0;
-    end if;
+    -- Again where the first so many were of keys that somebody has locked: behind a transaction that stays
+    -- open for hours, with a thousand tasks of its key, the other keys go on.
+    for round in 1 .. 20 loop
+        select array_agg(f.id) into fresh
+          from (select t.id from fleet.task t
+                 where t.due_at <= fleet.now() and t.waiting_for is not null
+                   and not exists (select from unnest(busy_q, busy_k) b (queue, key)
+                                    where b.queue = t.queue and b.key = t.waiting_for)
+                 order by t.due_at limit at_most) f;
+        select array_agg(c.queue), array_agg(c.key) into queues, keys
+          from (select t.queue::text, t.waiting_for as key from fleet.task t
+                 where t.id = any (fresh) and t.waiting_for is not null
+                union
+                (select k.queue, k.key from fleet.key k where k.holder is null and round = 1 limit at_most)
+                order by 1, 2) c;
+        exit when queues is null;
+        mine_k := '{}';
 
-    insert into fleet.key (queue, key)
-    select c.queue, c.key from unnest(queues, keys) c (queue, key)
-     -- Not left to ON CONFLICT, which waits for whoever is about to change that row: an open
-     -- transaction that has ended a key's holder would hold up every beat of the fleet.
-     where not exists (select from fleet.key k where k.queue = c.queue and k.key = c.key)
-     order by 1, 2
-        on conflict do nothing;
-
-    for seen in
-        select k.queue, k.key
-          from fleet.key k
-          join unnest(queues, keys) c (queue, key) on k.queue = c.queue and k.key = c.key
+        insert into fleet.key (queue, key)
+        select c.queue, c.key from unnest(queues, keys) c (queue, key)
+         -- Not left to ON CONFLICT, which waits for whoever is about to change that row: an open
+         -- transaction that has ended a key's holder would hold up every beat of the fleet.
+         where not exists (select from fleet.key k where k.queue = c.queue and k.key = c.key)
          order by 1, 2
-           for update of k skip locked
-    loop
-        given := given + fleet.give_key(seen.queue, seen.key);
-        locked := locked || array(
-            select t.id from fleet.task t
-             where t.id = any (fresh) and t.queue = seen.queue and t.waiting_for = seen.key);
+            on conflict do nothing;
+
+        for seen in
+            select k.queue, k.key
+              from fleet.key k
+              join unnest(queues, keys) c (queue, key) on k.queue = c.queue and k.key = c.key
+             order by 1, 2
+               for update of k skip locked
+        loop
+            mine_k := mine_k || (seen.queue || ' ' || seen.key);
+            given := given + fleet.give_key(seen.queue, seen.key);
+            locked := locked || array(
+                select t.id from fleet.task t
+                 where t.id = any (fresh) and t.queue = seen.queue and t.waiting_for = seen.key);
+        end loop;
+        exit when coalesce(cardinality(fresh), 0) < at_most or cardinality(mine_k) = cardinality(keys);
+        select busy_q || array_agg(c.queue), busy_k || array_agg(c.key) into busy_q, busy_k
+          from unnest(queues, keys) c (queue, key)
+         where (c.queue || ' ' || c.key) <> all (mine_k);
     end loop;
 
     -- The others stand behind the row of their key, which is locked and there: no second look.
@@ -181,7 +194,22 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_nestloop = off set enable_mergejoin = off set jit = off
 as $$
 begin
-    perform from fleet.key k where k.queue = old.queue and k.key = old.key for update;
+    if coalesce(fleet.key_limit_of(old.job), 1) = 1 then
+        perform from fleet.key k where k.queue = old.queue and k.key = old.key for update;
+    else
+        -- Another holder's end may have it locked, in a transaction that stays open, or in a batch that
+        -- waits for one of ours: never wait. Who stands in line is looked at again by grant_keys().
+        perform from fleet.key k where k.queue = old.queue and k.key = old.key for update skip locked;
+        if not found then
+            update fleet.task t set due_at = fleet.now()
+             where t.id = any (array(
+                       select w.id from fleet.task w
+                        where w.queue = old.queue and w.waiting_for = old.key and w.due_at is null
+                        order by w.id limit 100
+                          for update skip locked));
+            return null;
+        end if;
+    end if;
     if found then
         perform fleet.give_key(old.queue, old.key);
     end if;

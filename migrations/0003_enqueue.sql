@@ -226,6 +226,10 @@ begin
     if pg_column_size(input) > 500000 then
         perform fleet.check_payload(input);
     end if;
+    if octet_length(traceparent) > 512 then
+        raise exception 'fleet.enqueue: traceparent has % bytes', octet_length(traceparent)
+            using errcode = '22023', hint = 'Give a W3C traceparent, of 55 characters, or leave it out.';
+    end if;
     due := nullif(greatest(coalesce(at, soon + delay, soon), soon), soon);
     if unique_for is not null then
         id := fleet.take_slot(job, unique_key, unique_for);

@@ -113,9 +113,10 @@ begin
                            limit claim_limited.room
                              for update skip locked) c
                     limit claim_limited.room))
-            returning claim_limited.room, claim_limited.wait, t.id, t.fence, t.queue::text, t.job::text,
-                      t.step, t.visit, t.input::text, t.priority, t.failures, t.crashes, t.losses,
-                      t.releases, t.prior, t.alone, t.key, t.trace, t.enqueued_at, t.ready_at, t.rank, t.pos;
+            returning claim_limited.room, claim_limited.wait, t.id, t.fence::bigint, t.queue::text,
+                      t.job::text, t.step, t.visit::int, t.input::text, t.priority, t.failures::int,
+                      t.crashes::int, t.losses::int, t.releases::int, t.prior::int, t.alone, t.key, t.trace,
+                      t.enqueued_at::timestamptz, t.ready_at::timestamptz, t.rank, t.pos;
         get diagnostics taken = row_count;
         if queue_pace is not null then
             update fleet.gate g set tokens = g.tokens - taken

@@ -24,7 +24,7 @@ import asyncpg
 from fleet.config import mask
 from fleet.errors import DatabaseError
 from fleet.model import Seconds
-from fleet.store.executor import Row
+from fleet.store.executor import OWN, Row
 from fleet.store.failures import is_disconnect
 
 _log: Final = logging.getLogger("fleet.supervisor")
@@ -104,7 +104,7 @@ class Link:
         self._door = door
         self._timeout = timeout
         self._pulse = pulse  # it asks what is always answered at once: silence means a cut
-        self._settings = {"application_name": f"fleet {purpose}", **(settings or {})}
+        self._settings = {"application_name": f"fleet {purpose}", **OWN, **(settings or {})}
         self._conn: asyncpg.Connection[asyncpg.Record] | None = None
         self._connecting = asyncio.Lock()
         self._turn = asyncio.Lock()  # a connection does one thing at a time; its users are several

@@ -94,7 +94,7 @@ class Watchdog:
             held = child.held[entry.task_id]
             step = self._step(held.claim)
             grace = CANCEL_GRACE if step["kind"] == "async" else EVERY
-            overdue = now - entry.since > step["timeout"] + grace
+            overdue = 0 < entry.since < now - step["timeout"] - grace
             forced = held.cancelled_at is not None and now - held.cancelled_at > FORCE_AFTER
             if (overdue or forced) and not held.ending:
                 held.ending = True

@@ -25,6 +25,7 @@ from fleet.config import mask, parse_duration
 from fleet.database import located
 from fleet.errors import ConfigError, DatabaseError, DatabaseUnavailable, FleetError
 from fleet.model import Seconds, TaskId
+from fleet.store.executor import OWN
 from fleet.store.failures import is_disconnect
 from fleet.store.migrations import require
 
@@ -98,7 +99,7 @@ async def connected(url: str) -> AsyncIterator[Connection]:
             url,
             timeout=PATIENCE,
             statement_cache_size=0,
-            server_settings={"application_name": "fleet command"},
+            server_settings={"application_name": "fleet command", **OWN},
         )
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as e:
         cause = str(e).rstrip(".") or f"no reply within {PATIENCE:g}s"

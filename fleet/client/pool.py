@@ -21,6 +21,7 @@ from fleet.client.refusals import translate
 from fleet.config import mask
 from fleet.errors import DatabaseError, DatabaseUnavailable, FleetError, NotOpen
 from fleet.model import Seconds
+from fleet.store.executor import OWN
 from fleet.store.failures import is_disconnect, is_passing, is_refusal, sqlstate
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ _SETTINGS: Final = {
     "application_name": "fleet client",
     "enable_seqscan": "off",
     "jit": "off",
+    **OWN,
 }
 # 26000 and 42P05: a prepared statement is missing, or there already, because a pooler in
 # transaction mode gave us another server.

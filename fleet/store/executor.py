@@ -7,7 +7,11 @@ SQLAlchemy and Django connections, so that the very same statements run on those
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, overload
+from typing import Any, Final, Protocol, overload
+
+# Of every connection that is Fleet's own: what looks again under a lock must see what was committed
+# meanwhile, whatever the database's default is.
+OWN: Final = {"default_transaction_isolation": "read committed"}
 
 
 class Row(Protocol):

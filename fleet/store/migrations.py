@@ -172,7 +172,8 @@ async def migrate(
     """
     files = files if files is not None else read()
     for migration in pending(files, await applied(conn), to):
-        async with conn.transaction():
+        # Read committed: whoever waited for the lock must see what was applied meanwhile.
+        async with conn.transaction(isolation="read_committed"):
             await conn.execute("select pg_advisory_xact_lock($1)", _LOCK)
             await conn.execute(_SCHEMA)
             await conn.execute(_BOOTSTRAP)

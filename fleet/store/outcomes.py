@@ -95,7 +95,12 @@ async def _write(
         if is_locked(error):
             return  # what its step enqueued waits for somebody's open transaction: it is busy
         (culprit,) = batch
-        report.fences |= await bury(conn, owner, [_unstorable(culprit, error)])
+        try:
+            report.fences |= await bury(conn, owner, [_unstorable(culprit, error)])
+        except Exception as refused:
+            if not is_refusal(refused):
+                raise
+            return  # its very row is such that nothing can be made of it; the others are written
         report.unstorable.add(culprit.claim.id)
 
 

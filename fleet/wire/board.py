@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 
 _SEAL_FUTURE_WRITE: Final = 0x10  # has no name in Python
 _ENTRY: Final = struct.Struct("<qqd")
-_EMPTY: Final = _ENTRY.pack(0, 0, 0.0)
+_DETAILS: Final = struct.Struct("<qd")  # of an entry, after the task
+_WORD: Final = 8
 
 
 class Running(NamedTuple):
@@ -35,6 +36,7 @@ class Board:
 
     def __init__(self, fd: int, slots: int) -> None:
         self._memory = mmap.mmap(fd, slots * _ENTRY.size)
+        self._words = memoryview(self._memory).cast("q")  # written whole, never half
         self._free = list(range(slots - 1, -1, -1))
         self._slots = slots
 
@@ -63,13 +65,15 @@ class Board:
     def enter(self, task_id: int, fence: int) -> int:
         """Note that a step starts; return the slot to give to ``leave``."""
         slot = self._free.pop()
-        _ENTRY.pack_into(self._memory, slot * _ENTRY.size, task_id, fence, time.monotonic())
+        offset = slot * _ENTRY.size
+        # The task last: whoever reads meanwhile must not find one that has been running since 0.
+        _DETAILS.pack_into(self._memory, offset + _WORD, fence, time.monotonic())
+        self._words[offset // _WORD] = task_id
         return slot
 
     def leave(self, slot: int) -> None:
         """Note that the step in ``slot`` has ended."""
-        offset = slot * _ENTRY.size
-        self._memory[offset : offset + _ENTRY.size] = _EMPTY
+        self._words[slot * _ENTRY.size // _WORD] = 0
         self._free.append(slot)
 
     def running(self) -> list[Running]:
@@ -82,4 +86,5 @@ class Board:
 
     def close(self) -> None:
         """Let the memory go."""
+        self._words.release()
         self._memory.close()

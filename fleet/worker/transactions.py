@@ -17,6 +17,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 from fleet.errors import FleetError
 from fleet.model import Claim, OwnerId, Seconds
 from fleet.store.alive import keep_alive
+from fleet.store.executor import OWN
 from fleet.store.failures import is_disconnect
 from fleet.store.standing import Standing, standing
 
@@ -92,7 +93,7 @@ class Transactions:
                     max_inactive_connection_lifetime=_IDLE,
                     timeout=CONNECT_TIMEOUT,
                     init=_watched,
-                    server_settings={"application_name": "fleet worker"},
+                    server_settings={"application_name": "fleet worker", **OWN},
                 )
         return self._pool
 

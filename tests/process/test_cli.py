@@ -30,7 +30,7 @@ from tests.servers import wait_until
         (["task", "show", "0"], "'0' is no task id"),
         (["task", "show", "99999999999999999999"], "is no task id"),
         (["task", "show", "١"], "is no task id"),
-        (["task", "cancel"], "Missing argument"),
+        (["task", "cancel"], "give ids"),
         (["task", "list", "--state", "failed"], "'failed' is not one of"),
         (["task", "list", "--limit", "0"], "0 is not in the range"),
         (["task", "revive"], "give ids"),

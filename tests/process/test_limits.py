@@ -53,8 +53,10 @@ create table public.record (at timestamptz default clock_timestamp(), what text,
 create function public.record() returns trigger language plpgsql security definer as $$
 begin
     insert into public.record (what, n) values
-        ('queue ' || old.queue, case when tg_op = 'UPDATE' and new.state = 'running' then 1 else -1 end),
-        ('job ' || old.job, case when tg_op = 'UPDATE' and new.state = 'running' then 1 else -1 end);
+        ('queue ' || old.queue,
+         case when tg_op = 'UPDATE' and new.state = 'running' then 1 else -1 end),
+        ('job ' || old.job,
+         case when tg_op = 'UPDATE' and new.state = 'running' then 1 else -1 end);
     return null;
 end $$;
 create trigger recorded after update on fleet.task for each row

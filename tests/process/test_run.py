@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.store import migrations
 from tests.process.commands import Commands
 from tests.process.fleets import archived, enqueue, eventually, running_fleet
 from tests.servers import wait_until
@@ -64,7 +65,7 @@ async def test_logs_are_lines_of_json_with_what_steps_add(dsn, db):
         assert all({"at", "level", "logger", "message"} <= line.keys() for line in lines)
         started = fleet.records("starting")[0]
         assert [pool["pool"] for pool in started["pools"]] == ["images", "shared"]
-        assert (started["host"], started["schema"]) == ("host-a", 6)
+        assert (started["host"], started["schema"]) == ("host-a", migrations.LATEST)
         said = fleet.records("doubling")[0]
         assert (said["logger"], said["colour"], said["job"]) == ("fleet.step", "red", "double")
         warned = fleet.records("longer than a drain waits")[0]["message"]

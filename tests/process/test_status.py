@@ -104,7 +104,8 @@ async def test_jobs_are_unknown_when_no_live_worker_has_them_any_more(fleet, app
 async def test_what_was_set_by_hand_is_shown_with_who_and_when(fleet, db):
     await control.pause(db, "billing", 3600, "ada")
     await control.override(db, "images", {"limit": 3}, None, "grace")
-    await control.pause(db, "over", 0, "nobody")
+    await control.pause(db, "over", 60, "nobody")
+    await db.execute("update fleet.override set until = fleet.now() where queue = 'over'")
 
     said = fleet("status").stdout
     told = {o["queue"]: o for o in fleet.json("status")["overrides"]}

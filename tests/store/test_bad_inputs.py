@@ -9,9 +9,11 @@ import asyncpg
 import pytest
 
 from fleet import Context, Fleet, errors
+from fleet.lifecycle import Completed
 from fleet.model import MAX_PAYLOAD, OwnerId
 from fleet.store import claims
 from fleet.testing import drain
+from tests.store.conftest import ALICE, Table
 
 NAMES = [
     "",
@@ -205,3 +207,40 @@ async def test_revive_says_why_it_cannot(db):
     live = await db.fetchval("select fleet.enqueue('fine', '1', queue => 'fine')")
     with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="is live"):
         await db.fetch("select fleet.revive($1)", live)
+
+
+COUNTS = {
+    "a fence past every claim": "fence = 9223372036854775807",
+    "attempts without end": "prior = 2147483647",
+    "fewer than no failures": "failures = -1",
+    "due when time ends": "state = 'deferred', pos = null, due_at = 'infinity'",
+    "due after every calendar": "state = 'deferred', pos = null, due_at = '200000-01-01'",
+    "ready before there was time": "ready_at = '-infinity'",
+}
+
+
+@pytest.mark.parametrize("nonsense", COUNTS.values(), ids=COUNTS.keys())
+async def test_counts_and_times_that_would_stop_a_host_are_refused(db, nonsense):
+    await db.fetch(ONE, "1")
+    with pytest.raises(asyncpg.CheckViolationError):
+        await db.execute(f"update fleet.task set {nonsense}")
+
+
+async def test_a_row_that_cannot_even_be_buried_takes_nobody_with_it(table: Table):
+    await table.enqueue("1", "2", "3")
+    held = await table.claim(limit=3)
+    await table.db.execute(
+        f"alter table fleet.archive add check (id <> {held[1].id});"
+        f"alter table fleet.buried add check (id <> {held[1].id})"
+    )
+    report = await table.settle(ALICE, *[(claim, Completed("1")) for claim in held])
+    assert set(report.fences) == {held[0].id, held[2].id}
+    assert report.busy == {held[1].id}
+
+
+async def test_a_trace_that_is_none_is_refused_without_showing_the_input(db):
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="traceparent has 600") as told:
+        await db.fetch(
+            "select fleet.enqueue('j', '\"canary\"', 'q', traceparent => repeat('t', 600))"
+        )
+    assert "canary" not in str(told.value) + str(told.value.detail)

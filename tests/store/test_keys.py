@@ -14,6 +14,7 @@ from fleet.model import Failure, Submission
 from fleet.store import claims, registry
 from fleet.store.enqueue import children_json, insert_many, insert_one
 from fleet.store.outcomes import write
+from fleet.testing import drain
 from tests.store.conftest import ALICE, BOB, Table
 
 ERROR = Failure(type="ValueError", message="bad")
@@ -291,3 +292,46 @@ async def test_u07_a_smaller_count_holds_for_who_comes_next(table: Table):
     assert await table.claim(limit=9) == [], "one of them still holds it"
     await table.settle(ALICE, (held[2], Completed("1")))
     assert len(await table.claim(limit=9)) == 1
+
+
+async def test_f36_a_locked_key_with_a_thousand_behind_it_keeps_no_other_key_waiting(table, dsn):
+    await table.enqueue("1", key="locked")
+    held = await table.claim_one()
+    operator = await asyncpg.connect(dsn)
+    async with operator.transaction():
+        await operator.execute("delete from fleet.task where id = $1", held.id)
+        await table.enqueue(*["1"] * 1200, key="locked")
+        (other,) = await table.enqueue("1", key="other")
+        assert await claims.grant_keys(table.db) == 1
+        assert [c.id for c in await table.claim(limit=9)] == [other]
+    await operator.close()
+
+
+async def test_f36_the_end_of_one_of_several_holders_never_waits_for_another(table, dsn):
+    await allow(table, 2)
+    ids = await table.enqueue(*["1"] * 4, key="k")
+    one, two = await table.claim(limit=9)
+    open_one = Table(await asyncpg.connect(dsn), table.policy)
+    transaction = open_one.db.transaction()
+    await transaction.start()
+    await open_one.settle(ALICE, (one, Completed("1")))
+    async with asyncio.timeout(5):
+        await table.settle(ALICE, (two, Completed("1")))
+    await transaction.commit()
+    await open_one.db.close()
+    assert [c.id for c in await table.claim(limit=9)] == ids[2:], "and nobody waits in vain"
+
+
+async def test_u07_keys_go_on_in_a_database_with_another_default_isolation(db, dsn, fleet_db):
+    app = Fleet(dsn)
+
+    @app.job("serial", key="k")
+    async def serial(ctx: Context, n: int) -> int:
+        return n
+
+    name = await db.fetchval("select current_database()")
+    await db.execute(f"alter database {name} set default_transaction_isolation = 'serializable'")
+    async with app:
+        handles = [await serial.enqueue(n) for n in range(3)]
+        await drain(app)
+        assert [await handle.result(timeout=5) for handle in handles] == [0, 1, 2]

@@ -255,7 +255,12 @@ def test_a_preloaded_program_and_its_workers_end_by_themselves(dsn, tmp_path: Pa
     script = tmp_path / "preloaded.py"
     script.write_text(PRELOADED.format(dsn=dsn))
     said = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=30, check=False
+        # From Python 3.12 on, a fork beside threads is warned of: that is what is tried here.
+        [sys.executable, "-W", "ignore::DeprecationWarning", script],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert (said.returncode, said.stderr) == (0, "")
     inputs = in_database(dsn, "select input::int from fleet.task order by 1")
