@@ -198,8 +198,8 @@ class Runner(Host):
             if not run.context.cancelled.is_set():
                 raise error  # not the step's doing: whoever runs us is being stopped
             task.uncancel()
-        if not isinstance(error, Exception | asyncio.CancelledError):
-            raise error  # KeyboardInterrupt, SystemExit
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise error
         return event_of(error, cancelled=run.context.cancelled.is_set())
 
     # ── a step in a transaction ─────────────────────────────────────────────────────────────────
