@@ -189,17 +189,6 @@ async def durability(visit: Visit) -> list[Finding]:
     return findings or ok("durability", "commits are durable")
 
 
-async def isolation(visit: Visit) -> list[Finding]:
-    """Fleet's statements are written for READ COMMITTED."""
-    level = (await health.settings(visit.conn))["default_transaction_isolation"].value
-    if level == "read committed":
-        return ok("isolation", level)
-    says = f"default_transaction_isolation is {level}: claims and writes fail by conflict"
-    setting = "default_transaction_isolation = 'read committed'"
-    do = f"in psql: alter role {visit.server.role} set {setting}"
-    return [Finding("isolation", "error", says, do)]
-
-
 async def timeouts(visit: Visit) -> list[Finding]:
     """The server's own timeouts must be longer than what they would cut."""
     found, findings = await health.settings(visit.conn), []
@@ -348,7 +337,6 @@ def _some(names: list[str], most: int = 5) -> str:
 
 CHECKS: Final[tuple[Check, ...]] = (
     durability,
-    isolation,
     timeouts,
     connections,
     pooler,

@@ -81,7 +81,6 @@ ASKED: Final = (
     "full_page_writes",
     "synchronous_commit",
     "autovacuum",
-    "default_transaction_isolation",
     "idle_in_transaction_session_timeout",
     "transaction_timeout",
     "statement_timeout",

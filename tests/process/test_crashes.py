@@ -148,11 +148,13 @@ async def close(ctx: Context, n: int) -> int:
     return n + 1
 
 
+import orjson
+
 told = worker.Worker.WHERE
 
 
 def die_first(self, *args):
-    outcomes = [*args, *self.outbox]
+    outcomes = orjson.loads(orjson.dumps([*args, *self.outbox]))
     if any(packed[2] == os.environ["STEP"] for packed in outcomes):
         if not os.path.exists(os.environ["LEDGER"] + ".died"):
             open(os.environ["LEDGER"] + ".died", "w").close()

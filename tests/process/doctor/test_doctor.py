@@ -137,11 +137,6 @@ async def test_what_is_not_durable(fleet, db):
     assert len(visit(fleet)["durability"]) == 1
 
 
-async def test_an_isolation_in_which_claims_conflict(fleet, db):
-    await set_for_database(db, "default_transaction_isolation", "serializable")
-    assert "read committed" in one(visit(fleet, code=1), "isolation", "error")
-
-
 async def test_timeouts_of_the_server_that_cut_steps(fleet, app, db):
     slow = app.job("slow", queue="billing")
 
