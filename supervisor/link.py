@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import socket
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -24,6 +22,7 @@ import asyncpg
 from fleet.config import mask
 from fleet.errors import DatabaseError
 from fleet.model import Seconds
+from fleet.store.alive import keep_alive
 from fleet.store.executor import OWN, Row
 from fleet.store.failures import is_disconnect
 
@@ -31,14 +30,6 @@ _log: Final = logging.getLogger("fleet.supervisor")
 
 CONNECT_TIMEOUT: Final[Seconds] = 5.0
 STATEMENT_TIMEOUT: Final[Seconds] = 30.0
-# Two seconds of silence, then three questions; and what was sent is confirmed within five.
-_KEEPALIVE: Final = {
-    "TCP_KEEPIDLE": 2,
-    "TCP_KEEPALIVE": 2,  # macOS's word for it
-    "TCP_KEEPINTVL": 1,
-    "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 5_000,
-}
 
 
 class Disconnected(DatabaseError):
@@ -142,7 +133,7 @@ class Link:
                 self._door.failed(error, self._url)
                 raise Disconnected(str(error) or type(error).__name__) from error
             self._door.succeeded()
-            _keep_alive(conn)
+            keep_alive(conn)
             self._conn = conn
             self.connects += 1
             return conn
@@ -157,15 +148,3 @@ class Link:
         if self._conn is not None:
             self._conn.terminate()
             self._conn = None
-
-
-def _keep_alive(conn: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Have the kernel see to it that the other end is still there."""
-    its = conn._transport.get_extra_info("socket")  # type: ignore[attr-defined]  # no other way
-    if its.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    with socket.socket(fileno=os.dup(its.fileno())) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE.items():
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
