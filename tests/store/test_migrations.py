@@ -269,3 +269,12 @@ async def test_old_code_works_on_a_newer_schema(dsn, db):
         await drain(app)
         assert await handle.result(timeout=1) == 42
     assert await apply(db) == []
+
+
+async def test_u21_all_of_it_is_in_a_schema_of_its_own(db):
+    outside = await db.fetch(
+        "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where n.nspname not in ('fleet', 'information_schema') and n.nspname !~ '^pg_'"
+    )
+    assert outside == []
+    assert await db.fetchval("select count(*) from pg_tables where schemaname = 'fleet'") > 10
